@@ -63,7 +63,7 @@ async def _lines(dsn: str) -> list[str]:
     """)
     rules = [{"name": "public.guarded", "resource": "order/{order_id}"}]
     settings = config(logging_in_as("bench_gateway", dsn), tables=rules)
-    await installation.install(settings, GuardRequest("guarded", dsn=dsn, grants=("bench_app",)))
+    await installation.install(settings.default, GuardRequest("guarded", dsn=dsn, grants=("bench_app",)))
     await owner.execute("SELECT fencing.hold('order/5', '34', 'bench')")
     lines = []
     for role, held in (("bench_app", _HELD), ("bench_gateway", {})):

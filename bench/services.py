@@ -57,7 +57,8 @@ callers = ["anonymous", "*"]
 role = "none"
 [[callers]]
 name = "bench"
-s3_key = "{keys[0]}:{keys[1]}"
+access_key_id = "{keys[0]}"
+secret_access_key = "{keys[1]}"
 [[tables]]
 name = "public.entries"
 resource = "account/{{account_id}}"

@@ -16,6 +16,7 @@ from gateway.api.services import ConfigurationAccess, MetricsSource
 from gateway.auth.issuers import Issuers
 from gateway.budget import Budget
 from gateway.config import Config, toml
+from gateway.config.databases import DatabaseConfig
 from gateway.config.reloadable import Change
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.ownership import Ownership
@@ -66,9 +67,9 @@ class Gateway:
         self._issuers = Issuers(config.issuers, clock, observe)
         self._issuer = wiring.issuer(config, observe)
         self._identified = bool(config.issuers)
-        alone = config.parts
+        databases = config.parts
         # Requests that wait for one database must not use up the memory of the others.
-        shares = len(alone) + 1 if config.databases else 1
+        shares = len(databases) + 1 if config.databases else 1
         settings, what = config.server, "bytes of memory for requests of this database"
         patience = config.limits.body_timeout
         pace = Pace(idle=patience, grace=patience)
@@ -76,14 +77,14 @@ class Gateway:
         waiting = {"share": settings.share, "patience": patience}
         bodies = [BodyReader(Budget(size, what, **waiting), pace) for size in sizes]
         self._bodies = bodies
-        stores = {id(one.s3): one.s3 for one in alone.values() if one.s3 is not None}
+        stores = {id(one.s3): one.s3 for one in databases if one.s3 is not None}
         upstreams = {key: Upstream(store, observe, config.limits.store_timeout) for key, store in stores.items()}
         profiles = {key: Profiles(upstreams[key], store.distrust) for key, store in stores.items()}
         self._upstreams = list(upstreams.values())
-        ownership = None if not config.databases else Ownership([one.domain for one in config.databases])
+        ownership = Ownership(config.domains) if config.databases else None
         self._parts: dict[str | None, Part] = {}
         neighbours = Neighbours(ownership)
-        for (name, one), reader in zip(alone.items(), bodies, strict=False):
+        for one, reader in zip(databases, bodies, strict=False):
             shared = Shared(
                 observe=observe,
                 issuers=self._issuers,
@@ -93,13 +94,13 @@ class Gateway:
                 ready=lambda: self._routing.first_states(),  # noqa: PLW0108
                 metrics=MetricsSource(self._scrape, config.telemetry.public_metrics),
                 configuration=ConfigurationAccess(toml.document(config), reload),
-                journals=[each.journal.prefix for each in alone.values()],
+                journals=[each.journal.prefix for each in databases],
                 neighbours=neighbours,
                 workers=link.count if link else 1,
                 allow_missing=allow_missing,
             )
             store = id(one.s3)
-            self._parts[name] = Part(name, one, upstreams.get(store), profiles.get(store), DatabaseGauges(), shared)
+            self._parts[one.name] = Part(one, upstreams.get(store), profiles.get(store), DatabaseGauges(), shared)
         if ownership is None:
             self._routing = Routing(self._parts[None])
         else:
@@ -343,7 +344,7 @@ def build(
     return middleware
 
 
-async def sweep(config: Config, observe: Observe = log) -> Swept:
+async def sweep(config: DatabaseConfig, observe: Observe = log) -> Swept:
     """Run one round of the sweeper, as each gateway does, and a pass over all rows that guards watch."""
     async with wiring.opened(config, observe) as storage:
         database, upstream = storage.database, storage.upstream
@@ -358,7 +359,7 @@ async def sweep(config: Config, observe: Observe = log) -> Swept:
 
 
 async def open_database(
-    config: Config, observe: Observe = log, *, accept_loss: bool = False, wait: Wait = wait_in_silence
+    config: DatabaseConfig, observe: Observe = log, *, accept_loss: bool = False, wait: Wait = wait_in_silence
 ) -> Opening:
     """Open the database for the present run of its server, as the first gateway that connects does.
 

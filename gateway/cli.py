@@ -44,7 +44,7 @@ from gateway.errors import ConfigurationError, GatewayError, ServerNotInstalled
 from gateway.text import span, visible
 
 if TYPE_CHECKING:
-    from gateway.config import Config
+    from gateway.config.databases import DatabaseConfig
 
 
 ReadScope: TypeAlias = Annotated[
@@ -188,7 +188,7 @@ def migrate(
     if dsn is not None or journal_dsn is not None:
         _migrate(the_one(settings, database, "a DSN is that of one database"), dsn, grant_to, journal_dsn)
     else:
-        each(settings, database, lambda _, part: _migrate(part, None, grant_to, None))
+        each(settings, database, lambda part: _migrate(part, None, grant_to, None))
     # With the last one of several that have owners of their own, all are there.
     if settings.databases and (database is None or dsn is not None):
         from gateway.changes import ownership  # noqa: PLC0415 - it imports all libraries of both planes
@@ -197,7 +197,7 @@ def migrate(
             typer.echo("each database has what the rules give it")
 
 
-def _migrate(settings: "Config | None", dsn: str | None, grant_to: str | None, journal_dsn: str | None) -> None:
+def _migrate(settings: "DatabaseConfig | None", dsn: str | None, grant_to: str | None, journal_dsn: str | None) -> None:
     from gateway import serving  # noqa: PLC0415 - few commands need the database
     from gateway.db import migrations, rights  # noqa: PLC0415 - the same
 
@@ -253,8 +253,8 @@ def doctor(
 
     settings, known = load(config), places(config)
 
-    def act(name: "str | None", part: "Config") -> None:
-        report = asyncio.run(examine(part, known=settings.places_of(name, known), trusted=trust or ()))
+    def act(part: "DatabaseConfig") -> None:
+        report = asyncio.run(examine(part, known=part.places_in(known), trusted=trust or ()))
         if fix_sql:
             typer.echo("\n".join(findings.fix_sql(report)))
             return
@@ -322,7 +322,7 @@ def open_database(
     Gateways do it by themselves, unless the journal or the database needs an operator (docs/journal.md). With
     --accept-loss it waits first, until no lost write to the object store can arrive any more. It says for how long.
     """
-    each(load(config), database, lambda _, part: _open(part, accept_loss=accept_loss))
+    each(load(config), database, lambda part: _open(part, accept_loss=accept_loss))
 
 
 _COUNTED = timedelta(seconds=15)
@@ -333,13 +333,14 @@ _LOSS_UNKNOWN = (
 )
 
 
-def _open(settings: "Config", *, accept_loss: bool) -> None:
+def _open(settings: "DatabaseConfig", *, accept_loss: bool) -> None:
     from gateway import app  # noqa: PLC0415 - it imports all libraries of both planes
+    from gateway.config.sections import NO_DATABASE  # noqa: PLC0415 - help needs no settings
 
     try:
         opening = asyncio.run(app.open_database(settings, accept_loss=accept_loss, wait=_count_down))
     except ValueError as error:
-        raise ConfigurationError("postgres.dsn: not the address of a database", advice="") from error
+        raise ConfigurationError(f"postgres.dsn: {NO_DATABASE}", advice="") from error
     if not opening.fresh:
         typer.echo(f"The database is open for the present run of its server, in term {opening.term}.")
         return
@@ -376,7 +377,7 @@ def sweep(config: ConfigPath = None, database: DatabaseName = None) -> None:
     """Run one round of the sweeper: remove leftovers, and find changes that bypassed the gateway."""
     from gateway import app  # noqa: PLC0415 - it imports all libraries of both planes
 
-    def act(_: "str | None", part: "Config") -> None:
+    def act(part: "DatabaseConfig") -> None:
         swept = asyncio.run(app.sweep(part))
         typer.echo(f"swept: {swept.tombstones} tombstones, {swept.uploads} uploads, {swept.intents} pending writes")
         typer.echo(f"found: {swept.bypasses} changes that bypassed the gateway")

@@ -24,7 +24,7 @@ from gateway.auth.issuers import Issuers
 from gateway.auth.sigv4 import Signers
 from gateway.background import background_tasks
 from gateway.budget import Budget
-from gateway.config import Config
+from gateway.config.databases import DatabaseConfig
 from gateway.db import intents, rights
 from gateway.db.notifications import CATALOG, LEASES, RECORD, listening
 from gateway.db.record import record_administration
@@ -83,22 +83,18 @@ class Shared:
 
 
 class Part:
-    """One database. ``config`` is a configuration for it alone, ``upstream`` the store that has its buckets.
-
-    ``name``: None for the only one. ``profiles``: the behaviour of the store, which all its databases share.
-    """
+    """One database. ``upstream``: the store that has its buckets. ``profiles``: the behaviour of that store."""
 
     def __init__(
         self,
-        name: str | None,
-        config: Config,
+        config: DatabaseConfig,
         upstream: Upstream | None,
         profiles: Profiles | None,
         gauges: DatabaseGauges,
         shared: Shared,
     ) -> None:
-        self.name, self.upstream, self._profiles, self._shared = name, upstream, profiles, shared
-        owned = self._owned = config.elsewhere.owned
+        self.name, self.upstream, self._profiles, self._shared = config.name, upstream, profiles, shared
+        owned = self._owned = config.owned
         self._traffic = Traffic()
         self._troubles: dict[str, GatewayError] = {}
         self._observe = observe = Sinks(shared.observe, self._traffic)
@@ -292,7 +288,7 @@ class Part:
             await rights.try_to_write(self._database)
             self._database.suspect = False
 
-    def _build_objects(self, config: Config) -> ObjectPlane | None:
+    def _build_objects(self, config: DatabaseConfig) -> ObjectPlane | None:
         if config.s3 is None or self.upstream is None or self._profiles is None:
             return None
         plane = ObjectPlane(
@@ -319,7 +315,7 @@ class Part:
         self._shared.neighbours.join(self.name, plane)
         return plane
 
-    def _build_tables(self, config: Config, owned: Owned | None) -> TablePlane:
+    def _build_tables(self, config: DatabaseConfig, owned: Owned | None) -> TablePlane:
         keys = self.keys
         return TablePlane(
             self._database,

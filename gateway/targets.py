@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gateway.auth.grants import Action, covers_name
-from gateway.config import Config
+from gateway.config.databases import DatabaseConfig
+from gateway.config.sections import NO_DATABASE
 from gateway.config.toml import Place, Places, nearest
 from gateway.db import catalog
 from gateway.db.database import Database
@@ -34,7 +35,7 @@ class UnknownName:
     may_come: bool = False
 
 
-def unreadable_rules(config: Config) -> Iterator[UnknownName]:
+def unreadable_rules(config: DatabaseConfig) -> Iterator[UnknownName]:
     """Yield the rules of objects that cannot be read, before anything is asked."""
     for index, rule in enumerate(config.objects):
         try:
@@ -43,7 +44,7 @@ def unreadable_rules(config: Config) -> Iterator[UnknownName]:
             yield UnknownName(("objects", index), f"{error.message}; correct the rule")
 
 
-async def unknown_in_database(config: Config, database: Database) -> list[UnknownName]:
+async def unknown_in_database(config: DatabaseConfig, database: Database) -> list[UnknownName]:
     """Return the names that the database does not have. Raises ``Unavailable`` if it cannot be reached."""
     exposed = config.postgres.schemas
     schemas = await catalog.schema_names(database)
@@ -68,7 +69,7 @@ async def unknown_in_database(config: Config, database: Database) -> list[Unknow
     ]
 
 
-def _unknown_tables(config: Config, tables: Mapping[str, Table]) -> Iterator[UnknownName]:
+def _unknown_tables(config: DatabaseConfig, tables: Mapping[str, Table]) -> Iterator[UnknownName]:
     for index, rule in enumerate(config.tables):
         schema, _, _ = rule.name.partition(".")
         if schema not in config.postgres.schemas:
@@ -91,12 +92,12 @@ def _unknown_tables(config: Config, tables: Mapping[str, Table]) -> Iterator[Unk
                     yield UnknownName(("tables", index, key), problem)
 
 
-def _unknown_redactions(config: Config, tables: Mapping[str, Table]) -> Iterator[UnknownName]:
+def _unknown_redactions(config: DatabaseConfig, tables: Mapping[str, Table]) -> Iterator[UnknownName]:
     """Yield the columns to redact that no table has: their values would be kept."""
     anywhere = {column for table in tables.values() for column in table.columns}
     for name in config.audit.redact:
         relation, _, column = name.rpartition(".")
-        if relation.partition(".")[0] in config.elsewhere.schemas or (not relation and config.elsewhere.schemas):
+        if relation.partition(".")[0] in config.other_schemas or (not relation and config.other_schemas):
             continue  # a column without a table may be one of any database
         if relation and relation not in tables:
             yield UnknownName(
@@ -108,7 +109,7 @@ def _unknown_redactions(config: Config, tables: Mapping[str, Table]) -> Iterator
             yield UnknownName(("audit", "redact"), f"{has}.{_advice(column, known)}", may_come=not relation)
 
 
-async def unknown_in_grants(config: Config, database: Database) -> list[tuple[int, str, str]]:
+async def unknown_in_grants(config: DatabaseConfig, database: Database) -> list[tuple[int, str, str]]:
     """Return the tables of grants that the database does not have: number of the grant, problem, advice.
 
     They are no errors, since they grant nothing. Raises ``Unavailable`` if the database cannot be reached.
@@ -124,7 +125,7 @@ async def unknown_in_grants(config: Config, database: Database) -> list[tuple[in
             schema, _, name = pattern.partition(".")
             if any(covers_name(pattern, table) for table in tables) or pattern in {rule.name for rule in config.tables}:
                 continue
-            if schema in config.elsewhere.schemas:
+            if schema in config.other_schemas:
                 continue
             if schema not in ("*", *exposed):
                 found.append((number, f"the schema {schema} is not exposed", f"Add {schema} to [postgres] schemas."))
@@ -133,13 +134,13 @@ async def unknown_in_grants(config: Config, database: Database) -> list[tuple[in
     return found
 
 
-async def unknown_buckets_of_grants(config: Config, upstream: Upstream) -> list[tuple[int, str, str]]:
+async def unknown_buckets_of_grants(config: DatabaseConfig, upstream: Upstream) -> list[tuple[int, str, str]]:
     """Return the buckets of grants that the store does not have, likewise. Raises ``GatewayError``."""
     found, absent = list[tuple[int, str, str]](), dict[str, bool]()
     for number, grant in enumerate(config.grants, 1):
         for name in dict.fromkeys(pattern.partition("/")[0] for pattern in grant.buckets):
             if name not in absent:
-                here = name != "*" and name not in config.elsewhere.buckets
+                here = name != "*" and name not in config.other_buckets
                 absent[name] = here and await _is_absent(upstream, name)
             if absent[name]:
                 advice = nearest(name, await _listed(upstream)).strip() or "Create it."
@@ -153,7 +154,7 @@ async def _is_absent(upstream: Upstream, bucket: str) -> bool:
         return response.status == 404
 
 
-async def unknown_buckets(config: Config, upstream: Upstream) -> list[UnknownName]:
+async def unknown_buckets(config: DatabaseConfig, upstream: Upstream) -> list[UnknownName]:
     """Return the buckets of rules that the store does not have. Raises ``GatewayError`` if it cannot be reached."""
     found: list[UnknownName] = []
     for index, rule in enumerate(config.objects):
@@ -171,7 +172,7 @@ async def _listed(upstream: Upstream) -> tuple[str, ...]:
         return xml.read_buckets(await response.read())
 
 
-async def check(config: Config, places: Places, *, allow_missing: bool, everything: bool = False) -> list[str]:
+async def check(config: DatabaseConfig, places: Places, *, allow_missing: bool, everything: bool = False) -> list[str]:
     """Return warnings: of names that may come later if these are allowed, and of parts that cannot be reached.
 
     Raises ``ConfigurationError`` with the place of every other unknown name. With ``everything``, what cannot be
@@ -197,9 +198,7 @@ async def check(config: Config, places: Places, *, allow_missing: bool, everythi
         if everything:
             raise Unavailable(warnings[-1]) from error
     except ValueError as error:
-        # The words of the driver may contain the password.
-        problem = "is not the address of a database; write postgresql://role:password@host:port/database"
-        raise ConfigurationError(f"{places.describe(('postgres', 'dsn'))}: {problem}") from error
+        raise ConfigurationError(f"{places.describe(('postgres', 'dsn'))}: {NO_DATABASE}") from error
     finally:
         await database.close()
     if config.s3 is not None:

@@ -11,14 +11,15 @@ from gateway.auth.callers import Callers
 from gateway.auth.issuers import Issuers
 from gateway.auth.login_cookies import Terms
 from gateway.auth.provider_logins import Provider, ProviderLogins
-from gateway.config import Config
+from gateway.config.databases import DatabaseConfig, Shared
 from gateway.config.rules import Alarm as AlarmSection
 from gateway.config.rules import Webhook as WebhookSection
+from gateway.config.sections import texts
 from gateway.db.database import Database
 from gateway.db.servers import Servers
 from gateway.db.spelling import Spellings
 from gateway.db.webhooks import EntryFilter
-from gateway.fencing.policy import Policies, Policy, Unreachable
+from gateway.fencing.policy import Policies, Policy
 from gateway.fencing.resource import Template
 from gateway.fencing.sequencer import Signer
 from gateway.journal import runner as openings
@@ -43,51 +44,46 @@ from gateway.webhooks.messages import key_of
 from gateway.webhooks.outbox import ConfiguredWebhook
 
 
-def resources(config: Config, journals: Sequence[str] = ()) -> Resources:
+def resources(config: DatabaseConfig, journals: Sequence[str] = ()) -> Resources:
     """Return the rules that map objects to resources. ``journals``: the prefixes of further journals."""
-    listed = config.objects if config.elsewhere.owned is None else config.elsewhere.key_rules
-    rules = [KeyRule.compile(rule.match, rule.resource, rule.mode, rule.equal) for rule in listed]
+    rules = [KeyRule.compile(rule.match, rule.resource, rule.mode, rule.equal) for rule in config.key_rules]
     settings = config.fencing
     return Resources(
         rules,
         mode=settings.mode,
         equal=settings.equal,
         journals=[config.journal.prefix, *journals],
-        owned=config.elsewhere.owned,
+        owned=config.owned,
     )
 
 
-def spellings(config: Config, database: Database) -> Spellings:
+def spellings(config: DatabaseConfig, database: Database) -> Spellings:
     """Return the names that the rules, tables and buckets of a database make."""
-    listed = config.objects if config.elsewhere.owned is None else config.elsewhere.key_rules
-    keys = [KeyRule.compile(rule.match, rule.resource).names for rule in listed]
+    keys = [KeyRule.compile(rule.match, rule.resource).names for rule in config.key_rules]
     tables = {name: rule.template for name, rule in table_rules(config)[0].items() if rule.template is not None}
     return Spellings(database, tables, [*keys, Template.parse(DEFAULT_TEMPLATE)] if config.s3 is not None else [])
 
 
-def lease_terms(config: Config, policies: Policies) -> LeaseTerms:
+def lease_terms(config: DatabaseConfig, policies: Policies) -> LeaseTerms:
     return LeaseTerms(config.leases.max_ttl, config.limits.max_wait, policies.lock_delay, config.leases.issuer)
 
 
-def policies(config: Config) -> Policies:
+def policies(config: Shared) -> Policies:
     return Policies(
-        rules=[
-            (
-                rule.match,
-                Policy(rule.tokens, rule.max_jump, rule.unreachable or Unreachable.REFUSE, rule.lock_delay or 0.0),
-            )
+        [
+            (rule.match, Policy(rule.tokens, rule.max_jump, rule.unreachable, rule.lock_delay))
             for rule in config.resources
         ]
     )
 
 
-def callers(config: Config, issuers: Issuers, clock: Callable[[], datetime]) -> Callers:
+def callers(config: DatabaseConfig, issuers: Issuers, clock: Callable[[], datetime]) -> Callers:
     """Return all callers, those of the configuration and those of issuers. ``clock`` returns an aware moment."""
-    signing_keys = [key.get_secret_value() for key in config.identity.signing_keys]
-    return Callers(config.callers, config.grants, config.postgres.roles, issuers, signing_keys, clock)
+    keys = texts(config.identity.signing_keys)
+    return Callers(config.callers, config.grants, config.postgres.roles, issuers, keys, clock)
 
 
-def logins(config: Config, issuers: Issuers, callers: Callers, observe: Observe) -> ProviderLogins:
+def logins(config: DatabaseConfig, issuers: Issuers, callers: Callers, observe: Observe) -> ProviderLogins:
     """Return the issuers at which people log in to the page."""
     providers = [
         Provider(
@@ -96,18 +92,16 @@ def logins(config: Config, issuers: Issuers, callers: Callers, observe: Observe)
         for one in config.issuers
         if one.login is not None and one.issuer is not None and config.server.public_address is not None
     ]
-    signing_keys = [key.get_secret_value() for key in config.identity.signing_keys]
-    groups = [group for rule in config.grants for group in rule.groups]
-    groups += [group for rule in config.postgres.roles for group in rule.groups]
-    return ProviderLogins(providers, issuers, callers.admit, signing_keys, groups, observe)
+    groups = [group for rule in (*config.grants, *config.postgres.roles) for group in rule.groups]
+    return ProviderLogins(providers, issuers, callers.admit, texts(config.identity.signing_keys), groups, observe)
 
 
-def signer(config: Config) -> Signer:
+def signer(config: Shared) -> Signer:
     """Return the signer of sequencers, which also verifies them."""
-    return Signer(key.get_secret_value() for key in config.leases.signing_keys)
+    return Signer(texts(config.leases.signing_keys))
 
 
-def issuer(config: Config, observe: Observe) -> Issuer | None:
+def issuer(config: Shared, observe: Observe) -> Issuer | None:
     """Return the client of the gateway that issues the tokens; None if this gateway does."""
     leases = config.leases
     if leases.issuer is None or leases.issuer_api_key is None:
@@ -135,7 +129,7 @@ class Storage:
 
 
 def storage(
-    config: Config,
+    config: DatabaseConfig,
     observe: Observe,
     upstream: Upstream | None,
     *,
@@ -183,7 +177,7 @@ def storage(
 
 
 @asynccontextmanager
-async def opened(config: Config, observe: Observe = ignore, **settings: Any) -> AsyncIterator[Storage]:
+async def opened(config: DatabaseConfig, observe: Observe = ignore, **settings: Any) -> AsyncIterator[Storage]:
     """Connect a command to the database and the store of a configuration. ``settings``: as of ``storage``."""
     async with AsyncExitStack() as stack:
         upstream = None
@@ -194,7 +188,9 @@ async def opened(config: Config, observe: Observe = ignore, **settings: Any) -> 
         yield found
 
 
-def object_runner(config: Config, storage: Storage, observe: Observe = ignore) -> tuple[Runner, Profiles] | None:
+def object_runner(
+    config: DatabaseConfig, storage: Storage, observe: Observe = ignore
+) -> tuple[Runner, Profiles] | None:
     """Return the runner of object writes for a command, and its profiles of buckets; None without an object store."""
     if config.s3 is None or storage.upstream is None:
         return None
@@ -207,7 +203,7 @@ def object_runner(config: Config, storage: Storage, observe: Observe = ignore) -
     return runner, profiles
 
 
-def table_rules(config: Config) -> tuple[dict[str, Rule], Rule]:
+def table_rules(config: Shared) -> tuple[dict[str, Rule], Rule]:
     """Return the rules by ``schema.table``, and the rule of all other tables."""
     default = Rule(None, config.fencing.mode, config.fencing.equal, cascades=config.fencing.cascades)
     rules = {
@@ -223,12 +219,12 @@ def table_rules(config: Config) -> tuple[dict[str, Rule], Rule]:
     return rules, default
 
 
-def table_prefixes(config: Config) -> tuple[str, ...]:
+def table_prefixes(config: Shared) -> tuple[str, ...]:
     """Return the prefixes of paths to tables. Clients made for PostgREST append the second one themselves."""
     return ("/v1/tables/", "/rest/v1/") if config.server.rest_v1 else ("/v1/tables/",)
 
 
-def exposure(config: Config, *, allow_missing: bool = True) -> Exposure:
+def exposure(config: DatabaseConfig, *, allow_missing: bool = True) -> Exposure:
     """Return the tables that are served, with their rules and limits. ``allow_missing`` is as in ``app.build``."""
     rules, default = table_rules(config)
     postgres = config.postgres
@@ -247,12 +243,12 @@ def exposure(config: Config, *, allow_missing: bool = True) -> Exposure:
     )
 
 
-def webhooks(config: Config) -> list[ConfiguredWebhook]:
+def webhooks(config: Shared) -> list[ConfiguredWebhook]:
     """Return the webhooks, each with the alarms it is sent."""
     return [_webhook(one, config.alarms) for one in config.webhooks]
 
 
-def alarms(config: Config) -> list[ConfiguredAlarm]:
+def alarms(config: Shared) -> list[ConfiguredAlarm]:
     return [ConfiguredAlarm(one.name, one.prefix, AlarmRule(one.more_than, one.minutes)) for one in config.alarms]
 
 

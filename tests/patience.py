@@ -20,8 +20,7 @@ OF_GATEWAYS = {**LIMITS, "store_timeout": PATIENCE, "sweep_interval": 0.0}
 
 def limited(config: Config, **limits: float) -> Config:
     """Return the configuration with these limits, which no file sets."""
-    config._limits = Limits(**{**OF_GATEWAYS, **limits})  # type: ignore[arg-type]
-    return config
+    return config.with_limits(Limits(**{**OF_GATEWAYS, **limits}))  # type: ignore[arg-type]
 
 
 def patient(dsn: str, **settings: Any) -> Database:

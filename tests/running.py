@@ -61,22 +61,28 @@ OPEN: list[dict[str, Any]] = [
 """The same for callers without credentials, who see the record too, but use no buckets."""
 
 ACCESS_KEY, SECRET_KEY, API_KEY = "AKIAWRITER", "writer-secret", "writer-api-key"
+PAIR = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+KEYS = {**PAIR, "api_key": API_KEY}
+"""The keys of the caller ``writer``."""
 
 
 def config(dsn: str, endpoint: str | None = None, *, limits: dict[str, float] | None = None, **sections: Any) -> Config:
     """A configuration with one caller, ``writer``. ``endpoint`` is that of an S3 double, which is not swept.
 
     ``limits``: those of ``gateway.config.sections.Limits`` that differ from ``tests.patience.OF_GATEWAYS``.
-    ``sections`` replace those from here; None: the section is left out.
+    ``sections`` replace those from here; None: the section is left out. ``postgres`` and ``s3`` have what differs.
     """
     store = {
         "endpoint": endpoint,
         "access_key_id": "AKIADOUBLE",
         "secret_access_key": "double-secret",
     }
-    keys = {"s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY}
-    caller = {"name": "writer", "groups": ["auditors"], **keys}
-    given = {"postgres": {"dsn": as_gateway(dsn)}, "s3": store if endpoint else None, "callers": [caller], **sections}
+    caller = {"name": "writer", "groups": ["auditors"], **KEYS}
+    given: dict[str, Any] = {"s3": None, "callers": [caller], **sections}
+    if "postgres" not in sections or sections["postgres"] is not None:
+        given["postgres"] = {"dsn": as_gateway(dsn)} | sections.get("postgres", {})
+    if endpoint is not None and ("s3" not in sections or sections["s3"] is not None):
+        given["s3"] = store | sections.get("s3", {})
     named = {"*", *(f"group:{group}" for one in given["callers"] for group in one.get("groups", ()))}
     grants = [one for one in GRANTS if named.issuperset(one["callers"])]
     built = {"grants": grants, **{key: one for key, one in given.items() if one is not None}}

@@ -183,7 +183,7 @@ async def names(dsn: str, session: asyncpg.Connection) -> AsyncIterator[dict[str
 
 
 async def other_writers(dsn: str, *trusted: str) -> tuple[DoctorReport, list[Check]]:
-    report = await examine(config(dsn), trusted=("postgres", *trusted))
+    report = await examine(config(dsn).default, trusted=("postgres", *trusted))
     [checks] = [section.checks for section in report.sections if section.title == "other writers"]
     return report, [check for check in checks if check.status is not CheckStatus.OK]
 
@@ -254,7 +254,7 @@ async def test_a_guard_closes_what_it_checks(dsn: str, session: asyncpg.Connecti
         return [check.detail for check in (await other_writers(dsn))[1]]
 
     assert await ways() == [f"{names['app']} has UPDATE"]
-    await installation.install(settings, GuardRequest("public.orders", dsn=dsn, role=GATEWAY))
+    await installation.install(settings.default, GuardRequest("public.orders", dsn=dsn, role=GATEWAY))
     assert await ways() == []
     await session.execute("GRANT SET ON PARAMETER session_replication_role TO {app}".format(**names))
     assert await ways() == [f"could pass each guard: {WORDS['past-triggers']}"]
@@ -262,9 +262,9 @@ async def test_a_guard_closes_what_it_checks(dsn: str, session: asyncpg.Connecti
     report, _ = await other_writers(dsn)
     await session.execute("\n".join(findings.fix_sql(report)))
     assert await ways() == []
-    await installation.install(settings, GuardRequest("public.orders", dsn=dsn, role=names["app"]))
+    await installation.install(settings.default, GuardRequest("public.orders", dsn=dsn, role=names["app"]))
     assert await ways() == [f"{names['app']} has UPDATE"], "the guard lets that role through"
-    await installation.remove(settings, "public.orders", dsn)
+    await installation.remove(settings.default, "public.orders", dsn)
 
 
 @pytest.mark.thorough
@@ -368,7 +368,7 @@ async def test_in_observe_mode_the_other_writers_and_their_sessions_are_named(
     await writing.start()
     await sessions[0].execute("INSERT INTO orders VALUES (1)")
     for settings in ({"fencing": {"mode": "observe"}}, {"tables": [{"name": "public.orders", "mode": "observe"}]}):
-        report = await examine(config(dsn, **settings))
+        report = await examine(config(dsn, **settings).default)
         [section] = [one for one in report.sections if one.title == "other writers"]
         found = {check.name: check for check in section.checks}
         assert f"{app} has INSERT, UPDATE" in found["table public.orders"].detail
@@ -376,7 +376,7 @@ async def test_in_observe_mode_the_other_writers_and_their_sessions_are_named(
         assert of_app.detail == "2 of billing, 1 with a write in an open transaction"
         assert of_gateway.detail == "1 of legacy"
         assert "the mode is enforce" in of_app.advice
-    enforced = await examine(config(dsn))
+    enforced = await examine(config(dsn).default)
     assert not any(check.name.startswith("sessions") for one in enforced.sections for check in one.checks)
     await writing.rollback()
     for one in sessions:

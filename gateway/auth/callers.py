@@ -312,7 +312,7 @@ class Callers:
         else:
             raise Forbidden(
                 f"The caller {principal.name} has no S3 keys to derive fenced credentials from.",
-                advice="Ask the operator of the gateway for an s3_key.",
+                advice="Ask the operator of the gateway for an access_key_id.",
             )
         unique = secrets.token_hex(10).upper()
         return temporary_keys.issue(principal.name, secret, unique, expires, scope, groups)

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from gateway import wiring
 from gateway.changes.orders import CarryOver, Close, FindPending, NamingEffect, Settle, carry_out, change_naming
-from gateway.config import Config
+from gateway.config.databases import DatabaseConfig
 from gateway.db import catalog, guards
 from gateway.db import naming as registry
 from gateway.db.database import Database
@@ -330,7 +330,9 @@ class PlannedChange:
 class NamingChanges:
     """Plans and carries out the changes between the namings in force and the configured ones."""
 
-    def __init__(self, config: Config, database: Database, upstream: Upstream | None, runner: Runner | None) -> None:
+    def __init__(
+        self, config: DatabaseConfig, database: Database, upstream: Upstream | None, runner: Runner | None
+    ) -> None:
         self._config, self._database, self._upstream, self._runner = config, database, upstream, runner
 
     async def found(self) -> list[Change]:
@@ -404,7 +406,7 @@ class NamingChanges:
 
 
 @asynccontextmanager
-async def naming_changes(config: Config, *, only_look: bool = False) -> AsyncIterator[NamingChanges]:
+async def naming_changes(config: DatabaseConfig, *, only_look: bool = False) -> AsyncIterator[NamingChanges]:
     """Connect to the database and the store of a configuration. With ``only_look`` nothing may be applied."""
     limits: dict[str, Any] = {"pool_size": 2, "statement_timeout": _STATEMENT_TIMEOUT, "lock_timeout": _LOCK_TIMEOUT}
     async with AsyncExitStack() as stack:

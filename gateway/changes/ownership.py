@@ -19,6 +19,8 @@ from gateway.changes.orders import (
     change_ownership,
 )
 from gateway.config import Config
+from gateway.config.databases import DatabaseConfig
+from gateway.config.sections import NO_DATABASE
 from gateway.db import ownership
 from gateway.db.database import Database, Record
 from gateway.errors import ConfigurationError, CrossesDatabases, GatewayError, OwnershipDiffers, Unavailable
@@ -29,7 +31,6 @@ from gateway.fencing.ownership import (
     Target,
     owners_in,
     ranges_elsewhere,
-    share_of,
     shares_in,
     written,
 )
@@ -46,13 +47,16 @@ class Seat:
     ``concerned``: a change has to close it.
     """
 
-    name: str | None
-    config: Config
+    config: DatabaseConfig
     target: Target
     database: Database
     registered: Registered | None = None
     problem: str = ""
     concerned: bool = False
+
+    @property
+    def name(self) -> str | None:
+        return self.config.name
 
     @property
     def label(self) -> str:
@@ -335,7 +339,7 @@ async def _ask(seat: Seat, *, opens: bool) -> None:
     except GatewayError as error:
         seat.problem = error.message
     except ValueError as error:  # the driver's words may repeat the password
-        raise ConfigurationError(f"The DSN of {seat.label} is not the address of a database") from error
+        raise ConfigurationError(f"The DSN of {seat.label} {NO_DATABASE}") from error
 
 
 def _escaped(key: str) -> str:
@@ -343,7 +347,7 @@ def _escaped(key: str) -> str:
 
 
 @asynccontextmanager
-async def _raising(config: Config) -> AsyncIterator[Database]:
+async def _raising(config: DatabaseConfig) -> AsyncIterator[Database]:
     """Connect to a database to raise fences there. At the end its journal has them as well, or an error is raised."""
     async with _storage(config) as storage:
         yield storage.database
@@ -351,7 +355,7 @@ async def _raising(config: Config) -> AsyncIterator[Database]:
             await storage.journal.flush()
 
 
-def _storage(config: Config) -> AbstractAsyncContextManager[wiring.Storage]:
+def _storage(config: DatabaseConfig) -> AbstractAsyncContextManager[wiring.Storage]:
     return wiring.opened(config, owned=False, pool_size=1, statement_timeout=600.0)
 
 
@@ -361,17 +365,16 @@ async def fleet(config: Config, *, opens: bool = True) -> AsyncIterator[Fleet]:
 
     A change of databases that were used needs ``opens``.
     """
-    domains = [one.domain for one in config.databases]
+    domains = config.domains
     rules = written(domains) if domains else None
     async with AsyncExitStack() as stack:
         seats = []
-        for name, part in config.parts.items():
+        for part in config.parts:
             dsn, timeout = part.postgres.dsn.get_secret_value(), part.limits.connect_timeout
             database = await stack.enter_async_context(
                 Database(dsn, pool_size=1, connect_timeout=timeout, statement_timeout=600.0)
             )
-            share = share_of(name, domains) if name is not None else None
-            seats.append(Seat(name, part, Target(name, share, rules), database))
+            seats.append(Seat(part, Target(part.name, part.owner.share, rules), database))
         found = Fleet(domains, seats)
         await found.ask(opens=opens)
         yield found

@@ -12,6 +12,7 @@ from gateway.text import plain_time, visible
 if TYPE_CHECKING:
     from gateway.auth.grants import Action, Place, Rights
     from gateway.config import Config
+    from gateway.config.databases import DatabaseConfig
     from gateway.db.traffic import LastUse
 
 auth = typer.Typer(help="Ask what the grants allow, and which keys are used (docs/grants.md).", no_args_is_help=True)
@@ -75,18 +76,13 @@ def _hint_at_groups(settings: "Config", caller: str) -> None:
         say(f"Grants name groups of {issuer}. If its token shows one, add --group.")
 
 
-def _of(settings: "Config", name: str | None) -> "Config":
+def _of(settings: "Config", name: str | None) -> "DatabaseConfig":
     """Return the configuration of the database that exposes a table or function; for any other name the default."""
     schema = (name or "").partition(".")[0]
-    for one in settings.databases:
-        if schema in one.schemas:
-            return settings.parts[one.name]
-    return (
-        next(settings.parts[one.name] for one in settings.databases if one.default) if settings.databases else settings
-    )
+    return next((one for one in settings.parts if schema in one.postgres.schemas), settings.default)
 
 
-def _roles(settings: "Config", caller: str, groups: Sequence[str]) -> Iterator[str]:
+def _roles(settings: "DatabaseConfig", caller: str, groups: Sequence[str]) -> Iterator[str]:
     """Yield sentences on the role of the database for a caller. There are none if it has no role."""
     from gateway.auth.callers import names_of  # noqa: PLC0415 - it imports what only a gateway needs
     from gateway.auth.principal import OWN  # noqa: PLC0415 - likewise
@@ -118,7 +114,7 @@ def keys(config: ConfigPath = None, *, as_json: AsJson = False) -> None:
     """
     settings = load(config)
     uses: dict[tuple[str, str, str], LastUse] = {}
-    for part in settings.parts.values():  # a key is used where a request goes
+    for part in settings.parts:  # a key is used where a request goes
         for use in asyncio.run(_last_uses(part)):
             known = uses.setdefault((use.caller, use.kind, use.key), use)
             uses[use.caller, use.kind, use.key] = max(known, use, key=lambda one: one.last_used)
@@ -130,7 +126,7 @@ def keys(config: ConfigPath = None, *, as_json: AsJson = False) -> None:
     print_columns(("caller", "kind", "key", "setting", "last used"), rows, as_json=as_json)
 
 
-async def _last_uses(settings: "Config") -> "list[LastUse]":
+async def _last_uses(settings: "DatabaseConfig") -> "list[LastUse]":
     from gateway.db import traffic  # noqa: PLC0415 - help needs no database
     from gateway.db.database import Database  # noqa: PLC0415 - likewise
 
@@ -147,7 +143,12 @@ def _configured(settings: "Config") -> Iterator[tuple[str, str, str, str]]:
             shown = fingerprint(caller.name, digest_of(secret.get_secret_value().encode()))
             yield caller.name, KeyKind.API, shown, "api_key" if number == 1 else f"api_key, number {number}"
         for number, pair in enumerate(caller.pairs, 1):
-            yield caller.name, KeyKind.S3, pair.access_key_id, "s3_key" if number == 1 else f"s3_key, number {number}"
+            yield (
+                caller.name,
+                KeyKind.S3,
+                pair.access_key_id,
+                "access_key_id" if number == 1 else f"access_key_id, number {number}",
+            )
 
 
 def _groups(settings: "Config", caller: str, shown: Sequence[str]) -> Sequence[str]:
@@ -218,7 +219,7 @@ def _question(
         return _Question(lambda rights: rights.bucket(action, bucket), place=place)
     if key is not None:
         in_bucket, _, rest = key.partition("/")
-        target = wiring.resources(settings).of_any(in_bucket, rest)
+        target = wiring.resources(settings.default).of_any(in_bucket, rest)
         place, name, mode = Place(PlaceKind.BUCKET, f"{in_bucket}/{rest}"), target.resource, target.mode
     elif table is not None:
         rules = {rule.name: rule.mode for rule in settings.tables}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gateway.changes.naming import PlannedChange
     from gateway.changes.ownership import Fleet, Seat
     from gateway.config import Config
+    from gateway.config.databases import DatabaseConfig
 
 naming = typer.Typer(
     help="Change the names that rows and keys have, and carry their fences over (docs/naming.md).",
@@ -33,11 +34,11 @@ def show_naming_plan(targets: Targets = None, config: ConfigPath = None, databas
     """Show what a change to the configured names would do. Nothing is changed. Exit code 1: there are changes."""
     from gateway.changes import naming as plan  # noqa: PLC0415 - it imports all libraries of both planes
 
-    async def planned(part: "Config") -> "list[PlannedChange]":
+    async def planned(part: "DatabaseConfig") -> "list[PlannedChange]":
         async with plan.naming_changes(part, only_look=True) as changes:
             return await changes.planned(targets or ())
 
-    def act(_: "str | None", part: "Config") -> None:
+    def act(part: "DatabaseConfig") -> None:
         found = asyncio.run(planned(part))
         for one in found:
             _print_change(one)
@@ -67,7 +68,7 @@ def apply_changes(
     """
     from gateway.changes import naming as plan  # noqa: PLC0415 - it imports all libraries of both planes
 
-    async def apply(part: "Config") -> None:
+    async def apply(part: "DatabaseConfig") -> None:
         async with plan.naming_changes(part) as changes:
             found = await changes.planned(targets or ())
             for one in found:
@@ -81,11 +82,11 @@ def apply_changes(
             if not found:
                 typer.echo("The configured names are the ones in force.")
 
-    _each(load(config), database, targets, lambda _, part: asyncio.run(apply(part)))
+    _each(load(config), database, targets, lambda part: asyncio.run(apply(part)))
 
 
 def _each(
-    settings: "Config", database: str | None, targets: "list[str] | None", act: "Callable[[str | None, Config], None]"
+    settings: "Config", database: str | None, targets: "list[str] | None", act: "Callable[[DatabaseConfig], None]"
 ) -> None:
     """Act on each chosen database. Targets are those of one."""
     if targets:

@@ -31,10 +31,10 @@ def check(config: ConfigPath = None, *, allow_missing: AllowMissing = False) -> 
         settings = load(config)
         serving.check_tls(settings.server)
         known, warnings = places(config), former_keys(config)
-        for name, part in settings.parts.items():
-            found = asyncio.run(targets.check(part, settings.places_of(name, known), allow_missing=allow_missing))
+        for part in settings.parts:
+            found = asyncio.run(targets.check(part, part.places_in(known), allow_missing=allow_missing))
             found += [f"{one.name}: {one.detail}. {one.advice}" for one in grants.observed(part)]
-            warnings += found if name is None else [f"{name}: {line}" for line in found]
+            warnings += found if part.name is None else [f"{part.name}: {line}" for line in found]
         asyncio.run(ownership.check_agreement(settings))
     except ConfigurationError as error:
         tell(error)

@@ -28,6 +28,7 @@ from gateway.text import plain_time, span, visible
 
 if TYPE_CHECKING:
     from gateway.config import Config
+    from gateway.config.databases import DatabaseConfig
     from gateway.config.toml import Places
 
 
@@ -375,60 +376,59 @@ DatabaseName = Annotated[
 ]
 
 
-def chosen(settings: "Config", name: str | None) -> "dict[str | None, Config]":
+def chosen(settings: "Config", name: str | None) -> "Sequence[DatabaseConfig]":
     """Return the configurations of the databases alone: all, or the one of this name.
 
     Raises ``ConfigurationError`` if there is no such database.
     """
     parts = settings.parts
-    if name is None:
-        return parts
-    if name not in parts:
-        known = ", ".join(one for one in parts if one is not None) or "only [postgres], which needs no --database"
+    found = [one for one in parts if name in (None, one.name)]
+    if not found:
+        known = ", ".join(one.name for one in parts if one.name) or "only [postgres], which needs no --database"
         raise ConfigurationError(f"--database: there is no database {name}; there are: {known}", advice="")
-    return {name: parts[name]}
+    return found
 
 
-def the_one(settings: "Config", name: str | None, why: str) -> "Config":
+def the_one(settings: "Config", name: str | None, why: str) -> "DatabaseConfig":
     """Return the configuration of one database alone. Raises ``ConfigurationError`` if it is not clear which one."""
-    found = list(chosen(settings, name).values())
+    found = chosen(settings, name)
     if len(found) > 1:
         raise ConfigurationError(f"{why}; name the database with --database", advice="")
     return found[0]
 
 
-def of_table(config: Path | None, table: str) -> "Config":
+def of_table(config: Path | None, table: str) -> "DatabaseConfig":
     """Return the configuration of the database that has a table, ``schema.table``. Without a schema: the default."""
     settings = load(config)
-    if not settings.databases:
-        return settings
-    schema = table.partition(".")[0] if "." in table else None
-    for one in settings.databases:
-        if one.default if schema is None else schema in one.schemas:
-            return settings.parts[one.name]
+    if "." not in table:
+        return settings.default
+    schema = table.partition(".")[0]
+    for one in settings.parts:
+        if one.name is None or schema in one.postgres.schemas:
+            return one
     raise ConfigurationError(f"No database exposes the schema {schema}.", advice="Add it to schemas of one of them.")
 
 
 def each(
-    settings: "Config", name: str | None, act: "Callable[[str | None, Config], None]", *, alone: str | None = None
+    settings: "Config", name: str | None, act: "Callable[[DatabaseConfig], None]", *, alone: str | None = None
 ) -> None:
     """Act on each of the chosen databases. One that fails does not stop the others: the exit code tells it.
 
     ``alone``: why it is to be one of them, if it is. Standard output has nothing else on it then.
     """
     parts = chosen(settings, name)
-    if alone is not None or list(parts) == [None]:
-        act(name, the_one(settings, name, alone or ""))
+    if alone is not None or parts[0].name is None:
+        act(the_one(settings, name, alone or ""))
         return
     code: int = 0
-    for database, part in parts.items():
-        typer.echo(f"{database}:")
+    for part in parts:
+        typer.echo(f"{part.name}:")
         try:
-            act(database, part)
+            act(part)
         except typer.Exit as left:
             code = max(code, left.exit_code)
         except GatewayError as error:
             code = ExitCode.PROBLEM
-            tell(error, database)
+            tell(error, part.name)
     if code:
         raise typer.Exit(code)

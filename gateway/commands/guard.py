@@ -9,7 +9,7 @@ from gateway.commands.console import ConfigPath, DatabaseName, ReportAsJson, eac
 from gateway.findings import DoctorReport, ReportSection
 
 if TYPE_CHECKING:
-    from gateway.config import Config
+    from gateway.config.databases import DatabaseConfig
 
 guard = typer.Typer(
     help="Require fencing tokens of sessions that bypass the gateway (docs/guard.md).",
@@ -73,7 +73,7 @@ def show_guards(config: ConfigPath = None, database: DatabaseName = None, *, as_
     """List guards, and check each against the rule of its table. Exit code 1: one does not match."""
     from gateway.guard import installation as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
 
-    def act(_: "str | None", part: "Config") -> None:
+    def act(part: "DatabaseConfig") -> None:
         report = DoctorReport((ReportSection("guards", tuple(asyncio.run(guards.examine_guards(part)))),))
         print_report(report, as_json=as_json)
 

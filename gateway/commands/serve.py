@@ -18,6 +18,7 @@ from gateway.changes.naming import naming_changes
 from gateway.commands.console import load, places
 from gateway.commands.environment import environment, taken_from_environment
 from gateway.config import Config, former_keys
+from gateway.config.databases import DatabaseConfig
 from gateway.config.sections import Server
 from gateway.config.toml import Places
 from gateway.errors import ConfigurationError, ReloadRefused, Unavailable
@@ -56,19 +57,20 @@ class Origin:
         """
         serving.check_tls(config.server)
         unreachable = []
-        for name, part in config.parts.items():
+        parts = config.parts
+        for part in parts:
             try:
-                await self._check_database(part, config.places_of(name, places(self.path)))
+                await self._check_database(part, part.places_in(places(self.path)))
             except Unavailable as error:
-                if name is None:
+                if part.name is None:
                     raise
                 unreachable.append(error)
         await ownership.check_agreement(config)
         # A database that is down must not keep the configuration of the others as it is.
-        if unreachable and len(unreachable) == len(config.databases):
+        if unreachable and len(unreachable) == len(parts):
             raise unreachable[0]
 
-    async def _check_database(self, config: Config, known: Places) -> None:
+    async def _check_database(self, config: DatabaseConfig, known: Places) -> None:
         await serving.check_schema(config.postgres.dsn.get_secret_value())
         await targets.check(config, known, allow_missing=self.allow_missing, everything=True)
         async with naming_changes(config, only_look=True) as changes:
@@ -165,13 +167,13 @@ def _server(
 def _check_at_start(origin: Origin, config: Config) -> None:
     for line in former_keys(origin.path):
         logs.log(events.ConfigurationNoted(line))
-    for name, part in config.parts.items():
+    for part in config.parts:
         try:
             if notice := asyncio.run(serving.check_schema(part.postgres.dsn.get_secret_value())):
                 logs.log(events.SchemaIsNewer(notice))
-            known = config.places_of(name, places(origin.path))
+            known = part.places_in(places(origin.path))
             for line in asyncio.run(targets.check(part, known, allow_missing=origin.allow_missing)):
-                logs.log(events.ConfigurationNoted(line if name is None else f"{name}: {line}"))
+                logs.log(events.ConfigurationNoted(line if part.name is None else f"{part.name}: {line}"))
         except Unavailable as error:
             logs.log(events.ServiceUnreachable("postgres", error.told, error.remedy, error.repeated_as))
     asyncio.run(ownership.check_agreement(config, claim=True))

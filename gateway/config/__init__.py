@@ -3,8 +3,8 @@
 Each key can also come from the environment: ``GATEWAY_POSTGRES__DSN`` is ``dsn`` of ``[postgres]``, and lists are JSON
 (``GATEWAY_CALLERS='[{"name": "worker", …}]'``). The environment overrides the file. Unknown keys are errors.
 
-A module has one part of the file. ``Config.parts`` has a configuration for each of several databases alone, so that the
-code of a part knows one database only. Assembly, commands and the doctor import it; planes get values of it.
+A module has one part of the file. ``Config.parts`` has a configuration for each database alone, also for the only one,
+so that code about a database knows one only. Assembly, commands and the doctor import it; planes get values of it.
 """
 
 import os
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BaseModel, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -25,106 +25,65 @@ from pydantic_settings import (
 from pydantic_settings.exceptions import SettingsError
 
 from gateway.config import former
-from gateway.config.access import CallerKeys, GrantRule, Identity, Issuer
-from gateway.config.databases import Elsewhere, PlacesAlone, alone, misplaced_databases, misplaced_rules
-from gateway.config.rules import (
-    Alarm,
-    Audit,
-    Fencing,
-    Leases,
-    ObjectRule,
-    ResourceRule,
-    TableRule,
-    Telemetry,
-    Webhook,
-)
+from gateway.config.consistency import problems
+from gateway.config.databases import DatabaseConfig, Shared, split
 from gateway.config.sections import (
-    GROUP,
     DatabaseEntry,
     Journal,
     Limits,
     Misplaced,
     ObjectStore,
     Postgres,
-    Server,
     StoreEntry,
 )
 from gateway.config.toml import Places, explain, nearest
 from gateway.errors import ConfigurationError
-from gateway.fencing.ownership import Owner
-from gateway.fencing.policy import TokenPolicy
-from gateway.fencing.record import ANONYMOUS
+from gateway.fencing.ownership import Domain
 
 
-class Config(BaseSettings):
+class _Written(BaseModel):
+    """The sections of databases and stores: one of each has a section of its own, several are lists."""
+
+    postgres: Postgres | None = None
+    databases: tuple[DatabaseEntry, ...] = ()
+    s3: ObjectStore | None = None
+    stores: tuple[StoreEntry, ...] = ()
+    journal: Journal = Journal()
+
+    @property
+    def domains(self) -> list[Domain]:
+        """Return the names that belong to each of several databases. The first one owns the rest."""
+        return [one.domain(default=number == 0) for number, one in enumerate(self.databases)]
+
+
+class Config(Shared, _Written, BaseSettings):
     """All settings of a gateway. ``load`` builds it; tests may build it from keyword arguments."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", env_prefix="GATEWAY_", env_nested_delimiter="__", hide_input_in_errors=True
     )
 
-    server: Server = Server()
-    # Absent with several databases: see ``parts``. Code that is about one database then fails, and takes no wrong one.
-    postgres: Postgres = Field(default=None, validate_default=False)  # type: ignore[assignment]
-    databases: tuple[DatabaseEntry, ...] = ()
-    s3: ObjectStore | None = None
-    stores: tuple[StoreEntry, ...] = ()
-    journal: Journal = Journal()
-    fencing: Fencing = Fencing()
-    leases: Leases = Leases()
-    callers: tuple[CallerKeys, ...] = ()
-    issuers: tuple[Issuer, ...] = ()
-    identity: Identity = Identity()
-    grants: tuple[GrantRule, ...] = ()
-    tables: tuple[TableRule, ...] = ()
-    objects: tuple[ObjectRule, ...] = ()
-    resources: tuple[ResourceRule, ...] = ()
-    audit: Audit = Audit()
-    webhooks: tuple[Webhook, ...] = ()
-    alarms: tuple[Alarm, ...] = ()
-    telemetry: Telemetry = Telemetry()
-
     _limits: Limits = PrivateAttr(default_factory=Limits)
-    _elsewhere: Elsewhere = PrivateAttr(default_factory=Elsewhere)
-    _owner: Owner = PrivateAttr(default_factory=Owner)
 
     @property
-    def placed(self) -> "list[tuple[tuple[str | int, ...], Postgres]]":
-        alone: list[tuple[tuple[str | int, ...], Postgres]] = (
-            [] if self.postgres is None else [(("postgres",), self.postgres)]
-        )
-        return [*alone, *((("databases", number), one) for number, one in enumerate(self.databases))]
+    def parts(self) -> tuple[DatabaseConfig, ...]:
+        """Return a configuration for each database alone, in their order."""
+        return split(self, self._limits)
 
     @property
-    def parts(self) -> "dict[str | None, Config]":
-        """Return a configuration for each database alone, by its name; the only one has none.
-
-        The rules of tables and keys are those of the database.
-        """
-        if not self.databases:
-            return {None: self}
-        found: dict[str | None, Config] = {}
-        for name, one in alone(self).items():
-            part = found[name] = self.model_copy(update=one.sections)
-            part._elsewhere, part._owner = one.elsewhere, one.owner  # noqa: SLF001 - it is of this class
-        return found
+    def default(self) -> DatabaseConfig:
+        """Return the configuration of the database that owns what no rule gives to another one."""
+        return self.parts[0]
 
     @property
     def limits(self) -> Limits:
         return self._limits
 
-    @property
-    def elsewhere(self) -> Elsewhere:
-        """Return what is in other databases, for the configuration of one of several alone."""
-        return self._elsewhere
-
-    @property
-    def owner(self) -> Owner:
-        """Return the name and the share of the one database that this is a configuration for."""
-        return self._owner
-
-    def places_of(self, database: str | None, places: Places) -> Places:
-        return places if database is None else PlacesAlone(places, alone(self)[database].moved)
+    def with_limits(self, limits: Limits) -> "Config":
+        """Return it with limits that no file sets."""
+        changed = self.model_copy()
+        changed._limits = limits  # noqa: SLF001 - it is of this class
+        return changed
 
     @model_validator(mode="before")
     @classmethod
@@ -132,125 +91,8 @@ class Config(BaseSettings):
         return former.without_former(given) if isinstance(given, Mapping) else given
 
     @model_validator(mode="after")
-    def _databases_own_names(self) -> "Config":
-        if self.postgres is None and not self.databases:
-            raise Misplaced(("postgres",), "the section is missing; add it")
-        for place, problem in misplaced_databases(self):
-            raise Misplaced(place, problem)
-        return self
-
-    @model_validator(mode="after")
-    def _signed_tokens_need_a_key(self) -> "Config":
-        for index, rule in enumerate(self.resources):
-            if rule.tokens is TokenPolicy.SIGNED and not self.leases.signing_keys:
-                problem = "'signed' needs signing keys; set signing_keys in [leases]"
-                raise Misplaced(("resources", index, "tokens"), problem)
-        return self
-
-    @model_validator(mode="after")
-    def _journal_in_a_bucket_needs_a_store(self) -> "Config":
-        if self.journal.bucket is not None and self.s3 is None:
-            raise Misplaced(("journal", "bucket"), "a bucket needs an object store; set endpoint and keys in [s3]")
-        return self
-
-    @model_validator(mode="after")
-    def _alarms_name_webhooks(self) -> "Config":
-        names = {webhook.name for webhook in self.webhooks}
-        for index, alarm in enumerate(self.alarms):
-            if unknown := set(alarm.webhooks) - names:
-                name = min(unknown)
-                advice = nearest(name, names) or " Add it to [[webhooks]], or remove it here."
-                raise Misplaced(("alarms", index, "webhooks"), f"there is no webhook {name}.{advice}")
-        return self
-
-    @model_validator(mode="after")
-    def _grants_name_callers(self) -> "Config":
-        names = {caller.name for caller in self.callers} | {"*", ANONYMOUS}
-        rules: list[tuple[tuple[str | int, ...], tuple[str, ...]]] = [
-            *((("grants", index), rule.callers) for index, rule in enumerate(self.grants)),
-            *(((*at, "roles", index), rule.callers) for at, one in self.placed for index, rule in enumerate(one.roles)),
-        ]
-        for place, callers in rules:
-            if unknown := {one for one in callers if not (self.is_of_issuer(one) or one.startswith(GROUP))} - names:
-                name = min(unknown)
-                named = names | {f"{issuer.name}:*" for issuer in self.issuers}
-                advice = nearest(name, named) or " Add it to [[callers]], or remove it here."
-                raise Misplaced((*place, "callers"), f"there is no caller {name}.{advice}")
-        return self
-
-    @model_validator(mode="after")
-    def _callers_of_issuers_are_theirs(self) -> "Config":
-        for index, caller in enumerate(self.callers):
-            if self.is_of_issuer(caller.name):
-                problem = f"{caller.name} is how callers of an issuer are called; choose another name"
-                raise Misplaced(("callers", index, "name"), problem)
-        claims = [one.issuer for one in self.issuers]
-        for index, claim in enumerate(claims):
-            if claim in claims[:index]:
-                said = "two issuers have none" if claim is None else f"{claim} is configured twice"
-                raise Misplaced(("issuers", index, "issuer"), f"{said}; remove one")
-        return self
-
-    @model_validator(mode="after")
-    def _logins_have_an_address_and_a_key(self) -> "Config":
-        for index, one in enumerate(self.issuers):
-            place = ("issuers", index, "login")
-            if one.login is not None and self.server.public_address is None:
-                raise Misplaced(place, "needs the address to come back to; set public_address in [server]")
-            if one.login is not None and not self.identity.signing_keys:
-                raise Misplaced(place, "needs a key that signs sessions; set signing_keys in [identity]")
-        return self
-
-    def is_of_issuer(self, caller: str) -> bool:
-        """Return whether this is the name, or a pattern of names, of callers that tokens name."""
-        return any(caller.startswith(f"{one.name}:") for one in self.issuers)
-
-    @model_validator(mode="after")
-    def _names_are_unique(self) -> "Config":
-        for section, key, names in (
-            # Names that differ only in case look like one name to the reader of the record.
-            ("callers", "name", [caller.name.casefold() for caller in self.callers]),
-            ("issuers", "name", [issuer.name for issuer in self.issuers]),
-            ("databases", "name", [one.name for one in self.databases]),
-            ("stores", "name", [one.name for one in self.stores]),
-            ("tables", "name", [rule.name for rule in self.tables]),
-            ("objects", "match", [rule.match for rule in self.objects]),
-            ("resources", "match", [rule.match for rule in self.resources]),
-            ("webhooks", "name", [webhook.name for webhook in self.webhooks]),
-            ("alarms", "name", [alarm.name for alarm in self.alarms]),
-        ):
-            for index, name in enumerate(names):
-                if name in names[:index]:
-                    raise Misplaced((section, index, key), f"{name} is configured twice; remove or rename one")
-        return self
-
-    @model_validator(mode="after")
-    def _each_key_has_one_owner(self) -> "Config":
-        owners: dict[str, str] = {}
-        named: dict[str, str] = {}
-        ids: set[str] = set()
-        for index, caller in enumerate(self.callers):
-            for key in caller.api_key:
-                if (other := owners.setdefault(key.get_secret_value(), caller.name)) != caller.name:
-                    raise Misplaced(("callers", index), f"has the same api_key as {other}; give each its own")
-            for name in caller.certificates:
-                if name in named:
-                    problem = f"{name} is there twice, the first time for {named[name]}; remove one of them"
-                    raise Misplaced(("callers", index, "certificates"), problem)
-                named[name] = caller.name
-            if caller.certificates and self.server.client_authorities is None:
-                problem = "needs client_authorities in [server], which sign client certificates; set it as well"
-                raise Misplaced(("callers", index, "certificates"), problem)
-            for pair in caller.pairs:
-                if pair.access_key_id in ids:
-                    problem = f"the access_key_id {pair.access_key_id} is configured twice; give each pair its own"
-                    raise Misplaced(("callers", index), problem)
-                ids.add(pair.access_key_id)
-        return self
-
-    @model_validator(mode="after")
-    def _rules_stay_in_their_database(self) -> "Config":
-        for place, problem in misplaced_rules(self):
+    def _consistent(self) -> "Config":
+        for place, problem in problems(self):
             raise Misplaced(place, problem)
         return self
 

@@ -4,14 +4,23 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gateway.auth.grants import AT_PLACES, OF_ALL, OF_RESOURCES, Action, PlaceKind
 from gateway.auth.principal import check_name
-from gateway.config.sections import GROUP, Misplaced, OfCallers, Secrets, Section, browser_address, web_address
-from gateway.errors import ResourceMalformed
+from gateway.config.sections import (
+    GROUP,
+    Misplaced,
+    OfCallers,
+    OneOrMore,
+    Pattern,
+    Secrets,
+    Section,
+    browser_address,
+    texts,
+    web_address,
+)
 from gateway.fencing.record import ANONYMOUS, PROCESS, ROLE, SWEEPER, is_own_name
-from gateway.fencing.resource import check_pattern
 
 _SHORTEST_SHARED = 32
 """Bytes, as RFC 7518 wants for HS256."""
@@ -32,9 +41,11 @@ class CallerKeys(Section):
     api_key: Secrets = ()
     """The key for tables and the fencing API, sent as ``Authorization: Bearer``; or a list, to change keys without a
     pause. It has 8 characters or more."""
-    s3_key: Secrets = ()
-    """The key pair that signs S3 requests, as ``access key id:secret access key``; or a list. The secret has 8
-    characters or more. Fenced credentials are derived from the first pair."""
+    access_key_id: OneOrMore = ()
+    """The public part of the key pair that signs S3 requests; or a list, to change pairs without a pause."""
+    secret_access_key: Secrets = ()
+    """The secret part of that pair; or a list, one for each ``access_key_id``, in their order. It has 8 characters or
+    more. Fenced credentials are derived from the first pair."""
     certificates: tuple[str, ...] = ()
     """Names in client certificates that prove this caller: ``URI:…``, ``DNS:…`` or ``CN:…``."""
     groups: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = ()
@@ -62,15 +73,16 @@ class CallerKeys(Section):
 
     @model_validator(mode="after")
     def _provable(self) -> "CallerKeys":
-        if any(not all(pair) for pair in self.pairs):
-            raise Misplaced(("s3_key",), "must be an access key id, a colon, and the secret access key")
-        if not self.s3_key and not self.api_key and not self.certificates:
-            raise ValueError("needs an api_key, an s3_key or certificates")
+        if len(self.access_key_id) != len(self.secret_access_key):
+            problem = "each access_key_id needs one secret_access_key, in the same order; make both lists as long"
+            raise Misplaced(("secret_access_key" if self.secret_access_key else "access_key_id",), problem)
+        if not self.pairs and not self.api_key and not self.certificates:
+            raise ValueError("needs an api_key, an access_key_id with its secret_access_key, or certificates; set one")
         return self
 
     @property
     def pairs(self) -> tuple[KeyPair, ...]:
-        return tuple(KeyPair(*key.get_secret_value().partition(":")[::2]) for key in self.s3_key)
+        return tuple(map(KeyPair, self.access_key_id, texts(self.secret_access_key)))
 
     def has_shorter_secret(self, length: int) -> bool:
         return any(len(secret) < length for _, secret in self.secrets)
@@ -78,8 +90,8 @@ class CallerKeys(Section):
     @property
     def secrets(self) -> list[tuple[str, str]]:
         """Return each secret, with the key of the configuration that has it."""
-        keys = [("api_key", key.get_secret_value()) for key in self.api_key]
-        return [*keys, *(("s3_key", pair.secret_access_key) for pair in self.pairs)]
+        keys = [("api_key", key) for key in texts(self.api_key)]
+        return [*keys, *(("secret_access_key", pair.secret_access_key) for pair in self.pairs)]
 
 
 class Login(Section):
@@ -144,9 +156,9 @@ class Issuer(Section):
     @model_validator(mode="after")
     def _has_keys(self) -> "Issuer":
         if (self.keys is None) == (self.secret is None):
-            raise ValueError("needs either keys or secret")
+            raise ValueError("needs either keys or secret; set one of them")
         if self.secret is None and (self.issuer is None or not (self.audiences or self.login)):
-            raise ValueError("needs issuer and audiences, so that tokens for others prove nothing here")
+            raise ValueError("needs issuer and audiences, so that tokens for others prove nothing here; set both")
         if self.secret is not None and len(self.secret.get_secret_value().encode()) < _SHORTEST_SHARED:
             raise Misplaced(
                 ("secret",), f"must have {_SHORTEST_SHARED} bytes or more; make one with openssl rand -hex 32"
@@ -190,7 +202,7 @@ class GrantRule(OfCallers):
     """``schema.function``, likewise. For the action call."""
     buckets: tuple[str, ...] = ()
     """A bucket with all its keys, or a pattern of ``bucket/key``. For the actions read, write and administer."""
-    resources: tuple[str, ...] = ()
+    resources: tuple[Pattern, ...] = ()
     """Patterns of resources. They limit writes and calls; locks, barriers, credentials and epochs go by them alone."""
 
     @field_validator("tables", "functions")
@@ -202,20 +214,15 @@ class GrantRule(OfCallers):
                 raise ValueError(f"{name} must be schema.name, with * for either part")
         return value
 
-    @field_validator("buckets", "resources")
+    @field_validator("buckets")
     @classmethod
-    def _patterns(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in value:
             segments = pattern.split("/")
             for position, segment in enumerate(segments):
                 if "*" in segment and segment != "*" and not (segment == "**" and position == len(segments) - 1):
                     raise ValueError(f"{pattern}: a segment is a name, * or a last **")
-            if info.field_name == "resources":
-                try:
-                    check_pattern(pattern)
-                except ResourceMalformed as error:
-                    raise ValueError(f"{pattern}: {error.message} {error.advice or ''}".rstrip()) from error
-            elif not segments[0] or segments[0] == "**":
+            if not segments[0] or segments[0] == "**":
                 raise ValueError(f"{pattern}: must begin with the name of a bucket, or with *")
         return value
 
@@ -253,7 +260,9 @@ class GrantRule(OfCallers):
             if action in OF_RESOURCES and not self.resources:
                 raise Misplaced(("actions",), f"{action} goes by resources; set resources as well")
             if action not in OF_RESOURCES and places and action not in at_these:
-                raise Misplaced(("actions",), f"{action} has no effect on the {', '.join(map(_plural, places))} here")
+                raise Misplaced(
+                    ("actions",), f"{action} has no effect on the {', '.join(map(_plural, places))} here; remove it"
+                )
             if action is Action.ADMINISTER and not places:
                 raise Misplaced(("actions",), "administer goes by buckets; set buckets, or everything = true")
         for kind in places:

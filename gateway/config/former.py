@@ -119,43 +119,22 @@ def _allowed(_: Values, section: Values, value: Any) -> None:
         section["role"] = value
 
 
-def _secret_of_pair(key: str) -> Callable[[Values, Values, Any], None]:
-    """Return what takes the id out of a section that has its secret."""
-
-    def follow(_: Values, section: Values, value: Any) -> None:
-        if section.get("access_key_id") is None:
-            raise Misplaced(("callers",), "a secret_access_key belongs to one access_key_id; write both into s3_key")
-        others = section.pop("s3_key", ())
-        _add_pair(section, {"access_key_id": section["access_key_id"], key: value})
-        section["s3_key"] += [others] if isinstance(others, str) else others
-        section["access_key_id"] = None
-
-    return follow
-
-
-def _id_of_pair(_: Values, _section: Values, value: Any) -> None:
-    if value is not None:
-        raise Misplaced(("callers",), "an access_key_id needs a secret_access_key; write both into s3_key")
-
-
-def _pairs(_: Values, section: Values, value: Any) -> None:
+def _pairs(config: Values, section: Values, value: Any) -> None:
     for pair in value:
-        _add_pair(section, pair)
+        if sorted(name.removesuffix(FROM_FILE) for name in pair) != ["access_key_id", "secret_access_key"]:
+            raise Misplaced(("callers",), "an access_key_id needs a secret_access_key; write both into their lists")
+        for name, given in pair.items():
+            _more(name.removesuffix(FROM_FILE), name)(config, section, given)
 
 
-def _add_pair(section: Values, pair: Mapping[str, Any]) -> None:
-    key, former = "s3_key", "secret_access_key"
-    path = pair.get(former + FROM_FILE)
-    secret = pair.get(former) if path is None else read_secret(former + FROM_FILE, path)
-    if not pair.get("access_key_id") or not secret:
-        raise Misplaced(("callers",), "an access_key_id needs a secret_access_key; write both into s3_key")
-    if ":" in pair["access_key_id"]:
-        raise Misplaced(("callers",), "an access_key_id with a colon cannot stand in s3_key; give the caller another")
-    own = section.get(key, ())
-    section[key] = [*([own] if isinstance(own, str) else own), f"{pair['access_key_id']}:{secret}"]
+def _first(config: Values, section: Values, value: Any) -> None:
+    if _is_on(value):
+        others = [one for one in config["databases"] if one is not section]
+        if any(_is_on(one.get("default", False)) for one in others):
+            raise Misplaced(("databases",), "exactly one database owns what no rule names; keep one default = true")
+        config["databases"] = [section, *others]
 
 
-_PAIR = 'is read as s3_key; write s3_key = "access key id:secret access key"'
 _EVIDENCE = "is no more; write its keys behind the secret into secret_access_key, a list, at all gateways of the store"
 
 FORMER: Mapping[tuple[str, str], Former] = {
@@ -211,10 +190,8 @@ FORMER: Mapping[tuple[str, str], Former] = {
     ("postgres.roles", "allowed"): Former("is read as role; write a list of roles beside claim", _allowed),
     ("issuers.login", "authorization_url"): _fixed("the issuer publishes its addresses"),
     ("issuers.login", "token_url"): _fixed("the issuer publishes its addresses"),
-    ("callers", "secret_access_key"): Former(_PAIR, _secret_of_pair("secret_access_key")),
-    ("callers", "secret_access_key_file"): Former(_PAIR, _secret_of_pair("secret_access_key_file")),
-    ("callers", "access_key_id"): Former(_PAIR, _id_of_pair),
-    ("callers", "keys"): Former("is read as more of s3_key; write a list", _pairs),
+    ("databases", "default"): Former("is that of the first database; write this one first", _first),
+    ("callers", "keys"): Former("is read as more of access_key_id and secret_access_key; write two lists", _pairs),
     ("s3", "evidence_keys"): Former(_EVIDENCE, None, bool, is_secret=True),
     ("s3", "evidence_keys_file"): Former(_EVIDENCE, None, bool),
     ("ui", "trace_url"): _fixed("the page shows the id of a trace, without a link"),

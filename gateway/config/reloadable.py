@@ -42,18 +42,7 @@ class Change:
         switches_tls = self.key == "tls_certificate" and _ABSENT in (self.was, self.now)
         if self.section in ("databases", "stores"):
             # All gateways must agree on the owner of each name, and a reload takes one after the other.
-            return self.key in (
-                "",
-                "order",
-                "dsn",
-                "schemas",
-                "default",
-                "buckets",
-                "resources",
-                "store",
-                "journal",
-                "endpoint",
-            )
+            return self.key in ("", "order", "dsn", "schemas", "buckets", "resources", "store", "journal", "endpoint")
         # Nor can one database become several.
         if self.section == "postgres" and not self.key:
             return True

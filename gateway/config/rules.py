@@ -3,15 +3,15 @@
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
-from gateway.config.sections import KIBIBYTE, Secrets, Section, origin
+from gateway.config.sections import KIBIBYTE, Name, Origin, Pattern, Qualified, Secrets, Section, WebAddress
 from gateway.config.toml import nearest
-from gateway.errors import ConfigurationError, ResourceMalformed
+from gateway.errors import ConfigurationError
 from gateway.fencing.decision import Cascades, Enforcement, Equal
 from gateway.fencing.policy import MAX_JUMP, TokenPolicy, Unreachable
 from gateway.fencing.record import EntryReason, Kind
-from gateway.fencing.resource import Template, check_pattern
+from gateway.fencing.resource import Template
 from gateway.fencing.token import MAX_VALUE
 from gateway.text import is_sendable
 from gateway.webhooks import messages
@@ -35,15 +35,10 @@ class Leases(Section):
     """Seconds, at most a year: the longest lease without renewal."""
     signing_keys: tuple[Annotated[SecretStr, Field(min_length=32)], ...] = ()
     """Secrets that sign sequencers. The first one signs, all verify. All gateways need the same ones."""
-    issuer: str | None = None
+    issuer: Origin | None = None
     """The origin of another gateway, whose lease service issues the tokens instead of this one's; None for this one."""
     issuer_api_key: SecretStr | None = None
     """The API key of this gateway there."""
-
-    @field_validator("issuer")
-    @classmethod
-    def _origin_only(cls, value: str | None) -> str | None:
-        return None if value is None else origin(value)
 
     @field_validator("issuer_api_key")
     @classmethod
@@ -62,25 +57,24 @@ class Leases(Section):
 class ResourceRule(Section):
     """The tokens that resources accept. The first rule that matches holds, and ``**`` matches all."""
 
-    match: Annotated[str, Field(min_length=1)]
+    match: Pattern
     """A resource. A segment ``*`` is any one segment, a last ``**`` all remaining ones."""
     tokens: TokenPolicy = TokenPolicy.ANY
     """The accepted tokens: any, or only those that the lease service issued, or signed, or whose lease is running."""
     max_jump: Annotated[int, Field(ge=1, le=MAX_VALUE)] = MAX_JUMP
     """The farthest that a token may be ahead of its fence if any token is accepted. No issuer skips that many."""
-    unreachable: Unreachable | None = None
+    unreachable: Unreachable = Unreachable.REFUSE
     """The policy while ``leases.issuer`` is unreachable: refuse all writes, or let the order of tokens decide."""
-    lock_delay: Annotated[float, Field(ge=0, le=3600)] | None = None
+    lock_delay: Annotated[float, Field(ge=0, le=3600)] = 0.0
     """Seconds for which a lock stays closed after its holder was lost, because of writers that cannot be fenced."""
 
-    @field_validator("match")
-    @classmethod
-    def _pattern(cls, value: str) -> str:
-        try:
-            check_pattern(value)
-        except ResourceMalformed as error:
-            raise ValueError(error.message) from error
-        return value
+
+def _template(value: str) -> str:
+    try:
+        Template.parse(value)
+    except ConfigurationError as error:
+        raise ValueError(error.message) from error
+    return value
 
 
 class _Rule(Section):
@@ -88,24 +82,14 @@ class _Rule(Section):
     """As in ``[fencing]``, for writes under this rule."""
     equal: Equal | None = None
     """As in ``[fencing]``, for writes under this rule."""
-    resource: str | None = None
+    resource: Annotated[str, AfterValidator(_template)] | None = None
     """The template of the resource's name, with columns of the table or segments of the key in braces."""
-
-    @field_validator("resource")
-    @classmethod
-    def _readable(cls, value: str | None) -> str | None:
-        if value is not None:
-            try:
-                Template.parse(value)
-            except ConfigurationError as error:
-                raise ValueError(error.message) from error
-        return value
 
 
 class TableRule(_Rule):
     """The mapping of a table's rows to resources. ``resource`` defaults to ``{name}/{primary key}``."""
 
-    name: Annotated[str, Field(pattern=r"^[^.]+\.[^.]+$")]
+    name: Qualified
     """``schema.table``."""
     version: Annotated[str, Field(min_length=1)] | None = None
     """The column that changes with every change of a row and serves as its ETag. The default is a digest of the row."""
@@ -147,9 +131,9 @@ _WANTED = (*(kind.value for kind in Kind), *(_NOT + left_out for left_out in (_O
 class Webhook(Section):
     """An address that receives entries of the record."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    name: Name
     """Its name in alarms, metrics and the API."""
-    url: str
+    url: WebAddress
     """The address that receives messages. It is not shown again, because it may contain a secret."""
     secret: Annotated[Secrets, Field(min_length=1)]
     """The key that signs messages: ``whsec_`` and the base64 of 24 to 64 random bytes. All of a list sign, so that
@@ -192,19 +176,11 @@ class Webhook(Section):
             messages.key_of(one.get_secret_value())
         return value
 
-    @field_validator("url")
-    @classmethod
-    def _address(cls, value: str) -> str:
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.fragment:
-            raise ValueError("must be an http:// or https:// address without user or fragment")
-        return value
-
 
 class Alarm(Section):
     """An alarm: more than so many refused writes within so many minutes."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    name: Name
     """Its name in the record, metrics and messages."""
     prefix: str = ""
     """Only refused writes to resources whose name begins with this."""

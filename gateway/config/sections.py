@@ -3,14 +3,23 @@
 A secret may come from a file: ``dsn_file`` stands for ``dsn``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 from gateway.auth.principal import OWN
 from gateway.errors import ResourceMalformed
@@ -57,6 +66,10 @@ class Limits:
     """One request waits in the queue of a lock."""
     reload_timeout: float = 120.0
     """Of several workers, one checks a configuration. With many databases that are down, it waits for each."""
+
+
+NO_DATABASE = "is not the address of a database; write postgresql://role:password@host:port/database"
+"""The problem of a DSN that the driver cannot read. Its own words may contain the password."""
 
 
 class Misplaced(ValueError):
@@ -115,6 +128,11 @@ def read_secret(key: str, path: Any) -> str:
     return secret
 
 
+def texts(secrets: Iterable[SecretStr]) -> list[str]:
+    """Return secrets in the clear, for the code that signs with them."""
+    return [one.get_secret_value() for one in secrets]
+
+
 def origin(value: str) -> str:
     """Return an address that has only scheme, host and port. Raises ``ValueError`` for any other."""
     parts = urlsplit(value)
@@ -129,8 +147,25 @@ def web_address(value: str) -> str:
     """Return an address with its path. Raises ``ValueError`` unless it is http:// or https://, without credentials."""
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.fragment:
-        raise ValueError("must be an http:// or https:// address")
+        raise ValueError("must be an http:// or https:// address without user or fragment")
     return value
+
+
+def _pattern(value: str) -> str:
+    try:
+        check_pattern(value)
+    except ResourceMalformed as error:
+        raise ValueError(f"{value}: {error.message} {error.advice or ''}".rstrip()) from error
+    return value
+
+
+Origin: TypeAlias = Annotated[str, AfterValidator(origin)]
+WebAddress: TypeAlias = Annotated[str, AfterValidator(web_address)]
+Pattern: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(_pattern)]
+"""A checked pattern of resources."""
+Name: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+Qualified: TypeAlias = Annotated[str, Field(pattern=r"^[^.]+\.[^.]+$")]
+"""``schema.name``."""
 
 
 def browser_address(value: str) -> str:
@@ -159,7 +194,7 @@ class Server(Section):
     """A file with the certificate of the gateway and those between it and the root. With ``tls_key``: https."""
     tls_key: Path | None = None
     """A file with the private key of the certificate."""
-    public_address: str | None = None
+    public_address: Annotated[Origin, AfterValidator(browser_address)] | None = None
     """The address by which browsers reach the gateway, or the proxy in front of it. Issuers send people back there."""
     client_authorities: Path | None = None
     """A file with the authorities that sign client certificates. Without it the gateway asks for none."""
@@ -192,11 +227,6 @@ class Server(Section):
             if one != "*" and not (exact and parts.hostname and parts.username is None and "*" not in one):
                 raise ValueError(f"{one} must be scheme://host[:port] in lower case, or *")
         return value
-
-    @field_validator("public_address")
-    @classmethod
-    def _public(cls, value: str | None) -> str | None:
-        return None if value is None else browser_address(origin(value))
 
     @field_validator("listen")
     @classmethod
@@ -294,7 +324,7 @@ class Postgres(Section):
     """Seconds that the statement of a read may take. A read without credentials has 3 at most."""
     max_rows: Annotated[int, Field(gt=0)] | None = None
     """The most rows in the answer to a read. It does not limit writes."""
-    functions: tuple[Annotated[str, Field(pattern=r"^[^.]+\.[^.]+$")], ...] = ()
+    functions: tuple[Qualified, ...] = ()
     """The functions that can be called at ``rpc/name``, as ``schema.name``. Their schemas must be exposed."""
     roles: tuple[RoleRule, ...] = ()
     """The roles under which requests to tables and functions run. Without any, all run with the gateway's own rights.
@@ -328,7 +358,7 @@ class Postgres(Section):
 class ObjectStore(Section):
     """The S3 store behind the gateway. Only the gateway may hold credentials that write to it."""
 
-    endpoint: str
+    endpoint: Origin
     """The address of the store: scheme, host and port."""
     region: str = "us-east-1"
     """The region that signatures name."""
@@ -345,11 +375,6 @@ class ObjectStore(Section):
     distrust: tuple[Literal["complete", "delete"], ...] = ()
     """Operations whose conditions the gateway does not trust, regardless of a probe: CompleteMultipartUpload,
     DeleteObject. A probe hardly ever sees a race that the store loses once in a thousand times."""
-
-    @field_validator("endpoint")
-    @classmethod
-    def _origin_only(cls, value: str) -> str:
-        return origin(value)
 
 
 class Journal(Section):
@@ -383,54 +408,31 @@ class Journal(Section):
         return Mode.OFF if self.bucket is None and self.dsn is None else self.mode
 
 
-NAME = r"^[A-Za-z0-9_-]{1,64}$"
-
-
 class DatabaseEntry(Postgres):
-    """One of several databases, each with its own fences, locks and record. It has all keys of ``[postgres]``."""
+    """One of several databases, each with its own fences, locks and record. It has all keys of ``[postgres]``.
 
-    name: Annotated[str, Field(pattern=NAME)]
+    The first one owns every resource, bucket and request that no rule gives to another one.
+    """
+
+    name: Name
     """Its name in requests, commands and metrics: 1 to 64 letters, digits, _ or -. It does not change."""
     schemas: tuple[str, ...] = ("public",)
-    """Exposed schemas. The first one of the default database is the default. ``[]``: the database has no tables."""
-    default: bool = False
-    """Whether it owns every resource, bucket and request that no rule gives to another one. Exactly one does."""
+    """Exposed schemas. The first one of the first database is the default. ``[]``: the database has no tables."""
     buckets: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """The buckets whose objects are fenced here. ``shared/tenant-7/`` is the keys of ``shared`` below a prefix."""
-    resources: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    resources: tuple[Pattern, ...] = ()
     """Patterns of resources whose fences and locks are here. Rows and keys without a rule need none."""
     store: str | None = None
     """The one of ``[[stores]]`` that has its buckets."""
     journal: Journal = Journal()
     """The journal of its raised fences."""
 
-    @field_validator("resources")
-    @classmethod
-    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for pattern in value:
-            try:
-                check_pattern(pattern)
-            except ResourceMalformed as error:
-                raise ValueError(error.message) from error
-        return value
-
-    @property
-    def domain(self) -> Domain:
-        return Domain(self.name, self.schemas, self.buckets, self.resources, self.default)
-
-    @property
-    def postgres(self) -> Postgres:
-        """Return it as the section of a gateway with this database alone."""
-        return Postgres.model_construct(**{key: getattr(self, key) for key in Postgres.model_fields})
+    def domain(self, *, default: bool) -> Domain:
+        return Domain(self.name, self.schemas, self.buckets, self.resources, default)
 
 
 class StoreEntry(ObjectStore):
     """One of several object stores. It has all keys of ``[s3]``."""
 
-    name: Annotated[str, Field(pattern=NAME)]
+    name: Name
     """Its name, for ``store`` of ``[[databases]]``."""
-
-    @property
-    def store(self) -> ObjectStore:
-        """Return it as the section of a gateway with this store alone."""
-        return ObjectStore.model_construct(**{key: getattr(self, key) for key in ObjectStore.model_fields})

@@ -19,6 +19,7 @@ from gateway import serving
 from gateway.app import build
 from gateway.auth.grants import Action
 from gateway.config import Config
+from gateway.config.databases import DatabaseConfig
 from gateway.db import fences, migrations
 from gateway.db.database import Database
 from gateway.demo import embedded, incident, story
@@ -92,27 +93,28 @@ def run(port: int, data: Path | None, signals: serving.Signals, *, with_story: b
         console.print("Starting PostgreSQL, S3 and the gateway …")
         with signals.postponed():
             config = _services(stack, directory)
-            database = embedded.under_role(config.postgres.dsn.get_secret_value(), ROLE)
+            dsn = config.default.postgres.dsn.get_secret_value()
+            database = embedded.under_role(dsn, ROLE)
             if with_story:
-                asyncio.run(_write_incident(config))
+                asyncio.run(_write_incident(dsn))
             app = build(config, _quiet) if with_story else build(config)
             serving.collect_rarely()
             stack.enter_context(serving.in_background(app, listener))
         stack.callback(signals.ignore)
-        told = not with_story or story.play(url, _next_token(config), console)
+        told = not with_story or story.play(url, _next_token(dsn), console)
         if with_story:
             console.print(EPILOGUE_KEPT.substitute(url=url, gateway=_beside("gateway")) if keep else EPILOGUE)
         if keep or not with_story:
             tables = "thrown away when this ends" if data is None else f"kept in {data}"
             console.print(INTRODUCTION.substitute(url=url, tables=tables, bucket=BUCKET, database=database))
-            print(commands(url, _next_token(config), database), flush=True)  # noqa: T201 - to be pasted as it stands
+            print(commands(url, _next_token(dsn), database), flush=True)  # noqa: T201 - to be pasted as it stands
             threading.Event().wait()
     return told
 
 
 def configuration(dsn: str, endpoint: str) -> Config:
     """Return the configuration of the demo's gateway. Nothing comes from the environment."""
-    keys = {"s3_key": "demo:demo-secret", "api_key": "demo-key"}
+    keys = {"access_key_id": "demo", "secret_access_key": "demo-secret", "api_key": "demo-key"}
     return Config.model_validate(
         {
             "postgres": {"dsn": dsn},
@@ -176,7 +178,7 @@ def _services(stack: ExitStack, directory: Path) -> Config:
     migrations.upgrade(dsn)
     endpoint = store.endpoint()
     config = configuration(dsn, endpoint)
-    asyncio.run(_create_tables(config))
+    asyncio.run(_create_tables(config.default))
     with closing(story.objects(endpoint)) as client:
         client.create_bucket(Bucket=BUCKET)
     return config
@@ -188,7 +190,7 @@ async def _create_database(dsn: str) -> None:
             await database.fetch(f"CREATE DATABASE {DATABASE}")
 
 
-async def _create_tables(config: Config) -> None:
+async def _create_tables(config: DatabaseConfig) -> None:
     async with Database(config.postgres.dsn.get_secret_value(), pool_size=1) as database:
         for statement in (*SAMPLE, *GUARDED_SAMPLE):
             await database.fetch(statement)
@@ -196,16 +198,16 @@ async def _create_tables(config: Config) -> None:
     await install(config, GuardRequest(GUARDED, role="postgres", grants=(ROLE,)))
 
 
-async def _write_incident(config: Config) -> None:
-    async with Database(config.postgres.dsn.get_secret_value(), pool_size=1) as database:
+async def _write_incident(dsn: str) -> None:
+    async with Database(dsn, pool_size=1) as database:
         await incident.write(database)
 
 
-def _next_token(config: Config) -> int:
+def _next_token(dsn: str) -> int:
     """Return the first token that no fence of the sample has seen yet: kept tables come with their fences."""
 
     async def highest() -> int:
-        async with Database(config.postgres.dsn.get_secret_value(), pool_size=1) as database:
+        async with Database(dsn, pool_size=1) as database:
             found = [
                 await fences.list_fences(database, prefix, "", 1000) for prefix in ("public.accounts/", f"s3/{BUCKET}/")
             ]

@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 from gateway import targets, wiring
 from gateway.changes.naming import naming_changes
-from gateway.config import Config, toml
+from gateway.config import toml
+from gateway.config.databases import DatabaseConfig
 from gateway.config.rules import TableRule
-from gateway.config.sections import Limits, ObjectStore
+from gateway.config.sections import NO_DATABASE, Limits, ObjectStore
 from gateway.config.toml import Places
 from gateway.db import catalog, intents, migrations, overview, ownership, rights
 from gateway.db.database import Database
@@ -82,7 +83,7 @@ class _Visit:
     ``answered``: the services that have answered. ``standing`` is read once.
     """
 
-    config: Config
+    config: DatabaseConfig
     known: Places
     database: Database
     server: Server | Check
@@ -104,7 +105,7 @@ class _Visit:
 
 
 async def examine(
-    config: Config, clock: Clock = local_time, known: Places | None = None, trusted: Sequence[str] = ()
+    config: DatabaseConfig, clock: Clock = local_time, known: Places | None = None, trusted: Sequence[str] = ()
 ) -> DoctorReport:
     """Ask everything. Writes nothing but the probe's own objects, which it removes.
 
@@ -139,10 +140,8 @@ async def _connect(database: Database) -> Server | Check:
     except GatewayError as error:
         return problem("connection", error.told, error.remedy)
     except ValueError:
-        # The driver's words are left out: they may repeat the password.
-        return problem(
-            "connection", "postgres.dsn cannot be read", "Write postgresql://role:password@host:port/database."
-        )
+        detail, _, advice = NO_DATABASE.partition("; ")
+        return problem("connection", f"postgres.dsn {detail}", f"{advice.capitalize()}.")
 
 
 def _of_objects(visit: _Visit) -> Iterable[Check]:
@@ -189,7 +188,7 @@ def _repeated(store: ObjectStore) -> Check:
     return ok("duplicates", f"{detail} (docs/stores.md)")
 
 
-def _callers(config: Config) -> Iterable[Check]:
+def _callers(config: DatabaseConfig) -> Iterable[Check]:
     if not config.callers and not config.issuers:
         advice = "Add a [[callers]] section for each writer."
         yield warning("callers", "none is configured: nobody can prove who it is", advice)
@@ -199,7 +198,7 @@ def _callers(config: Config) -> Iterable[Check]:
     without = [caller.name for caller in config.callers if not caller.api_key and not caller.certificates]
     if without:
         yield warning("api keys", f"without one: {', '.join(without)}", "They cannot use tables and the fencing API.")
-    unsigned = [caller for caller in config.callers if not caller.s3_key and not caller.certificates]
+    unsigned = [caller for caller in config.callers if not caller.pairs and not caller.certificates]
     without = [caller.name for caller in unsigned if grants.reach_objects(config, caller.name, caller.groups)]
     if without and config.s3:
         yield warning("S3 keys", f"without one: {', '.join(without)}", "They cannot use objects.")
@@ -209,7 +208,7 @@ def _callers(config: Config) -> Iterable[Check]:
         yield warning("short keys", f"could be guessed: {', '.join(short)}", advice)
 
 
-def _observed(config: Config) -> Iterable[Check]:
+def _observed(config: DatabaseConfig) -> Iterable[Check]:
     rules = [*((rule.name, rule.mode) for rule in config.tables), *((rule.match, rule.mode) for rule in config.objects)]
     observed = [name for name, mode in rules if mode is Enforcement.OBSERVE]
     if config.fencing.mode is Enforcement.OBSERVE:
@@ -220,7 +219,7 @@ def _observed(config: Config) -> Iterable[Check]:
         yield Check("observe", CheckStatus.WARNING, detail, advice, rules=tuple(_enforcing(config)))
 
 
-def _enforcing(config: Config) -> Iterable[str]:
+def _enforcing(config: DatabaseConfig) -> Iterable[str]:
     if config.fencing.mode is Enforcement.OBSERVE:
         yield toml.table("fencing", config.fencing, mode=Enforcement.ENFORCE)
     for section, rules in (("tables", config.tables), ("objects", config.objects)):
@@ -329,7 +328,7 @@ async def _of_run(visit: _Visit) -> Sequence[Check]:
     return [*checks, ok("journal", f"{mode}, snapshot {last.snapshot}; last opened {opened}, in term {last.term}")]
 
 
-async def _flaw_of_journal(config: Config) -> Flaw | None:
+async def _flaw_of_journal(config: DatabaseConfig) -> Flaw | None:
     async with wiring.opened(config, owned=False) as storage:
         try:
             return await storage.journal.examine()
@@ -455,7 +454,7 @@ async def _of_connection(visit: _Visit, store: Upstream) -> Sequence[Check]:
 _SKEW_ADVICE = "Set both clocks by NTP. Writes do not depend on it: they are signed with the store's own time."
 
 
-async def _buckets(config: Config, upstream: Upstream) -> Sequence[str]:
+async def _buckets(config: DatabaseConfig, upstream: Upstream) -> Sequence[str]:
     """Return the buckets that rules name; without any, the buckets that the store lists."""
     named = dict.fromkeys(rule.match.partition("/")[0] for rule in config.objects)
     literal = [name for name in named if not set("*{}") & set(name)]
@@ -527,7 +526,7 @@ async def _of_side_effects(visit: _Visit) -> Sequence[Check]:
     ]
 
 
-def _suggested(config: Config, effect: SideEffect) -> tuple[str, ...]:
+def _suggested(config: DatabaseConfig, effect: SideEffect) -> tuple[str, ...]:
     """Return rules with one resource for both tables, and the rule that refuses such writes."""
     known = {rule.name: rule for rule in config.tables}
 

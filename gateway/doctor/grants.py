@@ -5,8 +5,8 @@ from functools import partial
 
 from gateway.auth.callers import rights_of
 from gateway.auth.grants import EVERYTHING, Action, Limits, PlaceKind, Rights, covers_name
-from gateway.config import Config
 from gateway.config.access import GrantRule
+from gateway.config.databases import DatabaseConfig
 from gateway.config.sections import GROUP
 from gateway.config.toml import nearest
 from gateway.errors import first_few
@@ -17,7 +17,7 @@ from gateway.findings import Check, ok, warning
 from gateway.objects.key_rules import DEFAULT_TEMPLATE, KeyRule
 
 
-def check(config: Config) -> Iterable[Check]:
+def check(config: DatabaseConfig) -> Iterable[Check]:
     """Yield what is to be said of the grants of a configuration."""
     if not config.grants:
         yield warning("grants", "there is none: every request is denied", "Add [[grants]] (docs/grants.md).")
@@ -43,7 +43,7 @@ def check(config: Config) -> Iterable[Check]:
     yield from observed(config)
 
 
-def reach_objects(config: Config, caller: str, groups: Sequence[str]) -> bool:
+def reach_objects(config: DatabaseConfig, caller: str, groups: Sequence[str]) -> bool:
     """Return whether a grant lets a configured caller use objects, in a bucket or by their resources alone."""
     return any(
         grant.everything or grant.buckets or (grant.resources and not (grant.tables or grant.functions))
@@ -52,7 +52,7 @@ def reach_objects(config: Config, caller: str, groups: Sequence[str]) -> bool:
     )
 
 
-def _almighty(config: Config) -> Iterator[str]:
+def _almighty(config: DatabaseConfig) -> Iterator[str]:
     """Yield the callers that may do everything, and the groups and patterns of callers of issuers."""
     for caller in config.callers:
         if all(map(rights_of(config.grants, caller.name, caller.groups).anywhere, Action)):
@@ -67,7 +67,7 @@ def _almighty(config: Config) -> Iterator[str]:
             yield f"the group {group}"
 
 
-def observed(config: Config) -> Iterator[Check]:
+def observed(config: DatabaseConfig) -> Iterator[Check]:
     """Yield the callers that a rule refuses although it observes, and those that it lets pass without a grant.
 
     Observe mode opens no place: the gateway writes with its own rights, which would be lent to all callers.
@@ -92,7 +92,7 @@ def observed(config: Config) -> Iterator[Check]:
             yield warning("passed in observe mode", f"{name}: no grant covers {first_few(passing)}", advice)
 
 
-def _observed(config: Config, rights: Rights) -> Iterator[tuple[str, str, Limits]]:
+def _observed(config: DatabaseConfig, rights: Rights) -> Iterator[tuple[str, str, Limits]]:
     """Yield each place whose rule observes, a pattern of the names there, and what is granted at it.
 
     Names are empty where a caller chooses them.
@@ -129,11 +129,11 @@ def _keys(pattern: str) -> str:
     return pattern if "/" in pattern else f"{pattern}/**"
 
 
-def _observes(config: Config, mode: Enforcement | None) -> bool:
+def _observes(config: DatabaseConfig, mode: Enforcement | None) -> bool:
     return (mode or config.fencing.mode) is Enforcement.OBSERVE
 
 
-def _without_callers(config: Config) -> Iterator[Check]:
+def _without_callers(config: DatabaseConfig) -> Iterator[Check]:
     """Yield the groups in grants that no caller can be in."""
     groups = {group for caller in config.callers for group in caller.groups}
     listing = {issuer.name: bool(issuer.groups_claim) for issuer in config.issuers}
@@ -149,21 +149,21 @@ def _without_callers(config: Config) -> Iterator[Check]:
                 yield warning("groups", detail, f"Set groups_claim of the issuer {issuer}, or remove the group.")
 
 
-def _without_target(config: Config) -> Iterator[Check]:
+def _without_target(config: DatabaseConfig) -> Iterator[Check]:
     """Yield the patterns in grants that match nothing, as far as the configuration alone can tell."""
     for number, grant in enumerate(config.grants, 1):
         for pattern in grant.functions:
             schema = pattern.partition(".")[0]
-            if schema in config.elsewhere.schemas or (schema == "*" and config.elsewhere.schemas):
+            if schema in config.other_schemas or (schema == "*" and config.other_schemas):
                 continue
             if not any(covers_name(pattern, name) for name in config.postgres.functions):
                 advice = nearest(pattern, config.postgres.functions).strip() or "Add it to [postgres] functions."
                 yield without_target(number, f"no function that can be called is {pattern}", advice)
-        if grant.buckets and config.s3 is None and not config.elsewhere.buckets:
+        if grant.buckets and config.s3 is None and not config.other_buckets:
             yield without_target(number, "it names buckets, and no object store is configured", "Configure [s3].")
         # A call claims what its caller names, and a lock may have any name. A write claims names that rules make.
         # With several databases, the names may be those of another one.
-        if Action.WRITE in grant.actions and Action.CALL not in grant.actions and not config.elsewhere.schemas:
+        if Action.WRITE in grant.actions and Action.CALL not in grant.actions and not config.other_schemas:
             names = _names(config, grant)
             for pattern in grant.resources:
                 if not any(overlap(pattern, name) for name in names) and not _may_be_default(config, grant, pattern):
@@ -176,7 +176,7 @@ def without_target(number: int, detail: str, advice: str) -> Check:
     return warning("grants without target", f"[[grants]] number {number}: {detail}", advice)
 
 
-def _names(config: Config, grant: GrantRule) -> list[str]:
+def _names(config: DatabaseConfig, grant: GrantRule) -> list[str]:
     """Return patterns of the resources that rules make at the places of a grant, and of those with a policy."""
     ruled = [rule for rule in config.tables if rule.resource is not None and _has_table(grant, rule.name)]
     names = [rule.match for rule in config.resources] + [_pattern_of(rule.resource or "") for rule in ruled]
@@ -186,7 +186,7 @@ def _names(config: Config, grant: GrantRule) -> list[str]:
     return names
 
 
-def _may_be_default(config: Config, grant: GrantRule, pattern: str) -> bool:
+def _may_be_default(config: DatabaseConfig, grant: GrantRule, pattern: str) -> bool:
     """Return whether rows of a table without a rule may have such a name: ``schema.table/primary key``."""
     first, slash, _ = pattern.partition("/")
     if first == EVERYTHING or (first == "*" and slash):
@@ -211,7 +211,7 @@ def _pattern_of(template: str, path: str | None = None) -> str:
     return "/".join(pattern)
 
 
-def _overlapping(config: Config) -> Iterator[Check]:
+def _overlapping(config: DatabaseConfig) -> Iterator[Check]:
     for number, grant in enumerate(config.grants, 1):
         for other_number, other in enumerate(config.grants, 1):
             same = grant == other and number < other_number
@@ -224,7 +224,7 @@ def _overlapping(config: Config) -> Iterator[Check]:
                 break
 
 
-def _includes(config: Config, wide: GrantRule, narrow: GrantRule) -> bool:
+def _includes(config: DatabaseConfig, wide: GrantRule, narrow: GrantRule) -> bool:
     """Return whether ``wide`` grants all that ``narrow`` does, to all whom ``narrow`` names. It may miss some cases."""
     named = all(_covers_caller(config, wide.callers, name) for name in narrow.callers)
     if not (named and set(narrow.actions) <= set(wide.actions)):
@@ -244,7 +244,7 @@ def _includes(config: Config, wide: GrantRule, narrow: GrantRule) -> bool:
     return placed and (limited or not wide.resources)
 
 
-def _covers_caller(config: Config, names: Sequence[str], caller: str) -> bool:
+def _covers_caller(config: DatabaseConfig, names: Sequence[str], caller: str) -> bool:
     if caller in names:
         return True
     if (group := caller.removeprefix(GROUP)) != caller:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from gateway.config import Config
+from gateway.config.databases import DatabaseConfig
 from gateway.db import catalog, rights
 from gateway.db.database import Database
 from gateway.db.rights import FencedTable, Way, Writers
@@ -70,7 +70,7 @@ _ADVICE = "gateway doctor --fix-sql prints what closes it, and --trust NAME acce
 
 
 async def check_table_writers(
-    config: Config, database: Database, version: int, trusted: Sequence[str]
+    config: DatabaseConfig, database: Database, version: int, trusted: Sequence[str]
 ) -> Sequence[Check]:
     """Return a warning for each way to write a fenced table without the gateway; ``ok`` for tables without one.
 
@@ -103,7 +103,7 @@ async def check_table_writers(
     return checks
 
 
-async def _fenced(config: Config, database: Database) -> list[FencedTable]:
+async def _fenced(config: DatabaseConfig, database: Database) -> list[FencedTable]:
     """Return the tables whose writers are to be found, whatever their mode: in observe mode one prepares to enforce."""
     snapshot = Snapshot.from_rows(await catalog.relations(database, config.postgres.schemas))
     tables = [
@@ -115,7 +115,7 @@ async def _fenced(config: Config, database: Database) -> list[FencedTable]:
     return await rights.fenced_tables(database, tables, guarded)
 
 
-def _observed(config: Config) -> bool:
+def _observed(config: DatabaseConfig) -> bool:
     rules, default = table_rules(config)
     return any(rule.mode is Enforcement.OBSERVE for rule in (default, *rules.values()))
 

@@ -55,7 +55,7 @@ def _unfit(pattern: str) -> str | None:
     """Return why a pattern cannot be a rule of ownership."""
     first = pattern.partition("/")[0]
     if first == "**":
-        return "** is every resource; set default = true instead"
+        return "** is every resource; put this database first instead"
     if first == "*":
         return f"{pattern} begins with a wildcard, so it overlaps rows and keys; begin it with a name"
     if first == OBJECTS:

@@ -65,30 +65,29 @@ class Policy:
         return self.asks_every_time or (self.tokens is TokenPolicy.ISSUED and token.begins_an_epoch)
 
 
-DEFAULT = Policy()
+_DEFAULT = Policy()
 _NOTHING = Token(0, 0)
 
 
 class Policies:
-    """The policies of all resources: that of the first pattern which covers it, or else the default."""
+    """The policies of all resources: that of the first pattern which covers it, or else any plausible token."""
 
-    def __init__(self, default: Policy = DEFAULT, rules: Sequence[tuple[str, Policy]] = ()) -> None:
+    def __init__(self, rules: Sequence[tuple[str, Policy]] = ()) -> None:
         """``rules`` are patterns with their policies. Raises ``ResourceMalformed`` for what is no pattern."""
         for pattern, _ in rules:
             check_pattern(pattern)
         # A name that begins otherwise than its pattern needs no closer look.
-        self._default = default
         self._rules = tuple((pattern.partition("*")[0], pattern, policy) for pattern, policy in rules)
-        self.take_any = all(policy.tokens is TokenPolicy.ANY for policy in (default, *(policy for _, policy in rules)))
+        self.take_any = all(policy.tokens is TokenPolicy.ANY for _, policy in rules)
         """Whether no policy looks at a token that its fence carries already."""
         # Nearly always nothing has to be looked up, and the hot path asks with each write.
-        self._never = not any(policy.asks_every_time for policy in (default, *(policy for _, policy in rules)))
+        self._never = not any(policy.asks_every_time for _, policy in rules)
 
     def of(self, resource: str) -> Policy:
         for beginning, pattern, policy in self._rules:
             if resource.startswith(beginning) and covers(pattern, resource):
                 return policy
-        return self._default
+        return _DEFAULT
 
     def ask_every_time(self, resource: str) -> bool:
         """Whether a token of this resource has to be looked at although the fence carries it."""

@@ -114,7 +114,7 @@ class Template:
         except ResourceMalformed as error:
             raise ConfigurationError(f"resource template {text!r}: {error.message}") from error
         if not text:
-            raise ConfigurationError("a resource template must not be empty")
+            raise ConfigurationError("a resource template must not be empty; remove the key for the default")
         return cls(text, literals, fields)
 
     def fill(self, values: Mapping[str, str]) -> str:

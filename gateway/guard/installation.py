@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from gateway.config import Config
+from gateway.config.databases import DatabaseConfig
 from gateway.db import catalog, guards, migrations
 from gateway.db.database import Database
 from gateway.db.guards import GuardTarget, InstalledGuard, Role
@@ -25,7 +25,7 @@ from gateway.tables.naming import Naming, Rule, naming
 from gateway.wiring import table_rules
 
 
-async def examine(config: Config, database: Database) -> list[Check]:
+async def examine(config: DatabaseConfig, database: Database) -> list[Check]:
     """Which exposed tables have a guard, and what is wrong with it; one check for those without."""
     gateway = await guards.read_own_role(database)
     snapshot = Snapshot.from_rows(await catalog.relations(database, config.postgres.schemas))
@@ -43,7 +43,7 @@ async def examine(config: Config, database: Database) -> list[Check]:
     return checks
 
 
-async def judging(config: Config, database: Database) -> frozenset[tuple[str, str]]:
+async def judging(config: DatabaseConfig, database: Database) -> frozenset[tuple[str, str]]:
     """Return the tables and partitions whose guard refuses what other sessions than the gateway's do not hold."""
     found = await guards.list_guards(database, config.postgres.schemas)
     if not found:
@@ -58,7 +58,7 @@ async def judging(config: Config, database: Database) -> frozenset[tuple[str, st
     return frozenset(sound).union(*(snapshot.tables[name].children for name in sound))
 
 
-def _examined(config: Config, snapshot: Snapshot, found: InstalledGuard, gateway: Role) -> Check:
+def _examined(config: DatabaseConfig, snapshot: Snapshot, found: InstalledGuard, gateway: Role) -> Check:
     name = f"guard on {found.schema}.{found.table}"
     mode, _, role, template, *_ = found.arguments
     watches = WATCH in found.arguments[5:]
@@ -72,7 +72,7 @@ def _examined(config: Config, snapshot: Snapshot, found: InstalledGuard, gateway
     return ok(name, detail)
 
 
-def _objections(config: Config, snapshot: Snapshot, found: InstalledGuard, gateway: Role) -> list[str]:
+def _objections(config: DatabaseConfig, snapshot: Snapshot, found: InstalledGuard, gateway: Role) -> list[str]:
     role = found.arguments[2]
     rules, default = table_rules(config)
     rule = rules.get(f"{found.schema}.{found.table}", default)
@@ -139,7 +139,7 @@ class PreparedGuard:
         return f"{table}: who writes {template} without holding it {does}; the role {role} is let through{guards}"
 
 
-async def prepare(config: Config, wanted: GuardRequest) -> PreparedGuard:
+async def prepare(config: DatabaseConfig, wanted: GuardRequest) -> PreparedGuard:
     """Work out the guard of a table. Changes nothing.
 
     Raises ``ConfigurationError`` where the table cannot have one, ``ResourceUnderivable`` where nothing names its rows.
@@ -165,14 +165,14 @@ async def prepare(config: Config, wanted: GuardRequest) -> PreparedGuard:
         return PreparedGuard(guard, "\n".join([script, *granting]), tuple(_notes(guard, relation, role, wanted.grants)))
 
 
-async def install(config: Config, wanted: GuardRequest) -> PreparedGuard:
+async def install(config: DatabaseConfig, wanted: GuardRequest) -> PreparedGuard:
     """Put the guard on its table, or in the place of an older one. Waits for writes of the table that are under way."""
     prepared = await prepare(config, wanted)
     await _run(config, wanted.dsn, prepared.script)
     return prepared
 
 
-async def take_stamps(config: Config, table: str, dsn: str | None = None) -> int:
+async def take_stamps(config: DatabaseConfig, table: str, dsn: str | None = None) -> int:
     """Take the stamps of a watched table anew from its rows of now; return the number of tables, partitions included.
 
     A change that bypassed the guard until then is not found any more. Raise ``ConfigurationError`` if the table is not
@@ -193,7 +193,7 @@ async def take_stamps(config: Config, table: str, dsn: str | None = None) -> int
         return len(relations)
 
 
-async def remove(config: Config, table: str, dsn: str | None) -> bool:
+async def remove(config: DatabaseConfig, table: str, dsn: str | None) -> bool:
     """Take the guard off a table, whatever its rule is by now. False: there was none."""
     async with _database(config, dsn) as database:
         schema_name, name = _split(config, table)
@@ -205,19 +205,19 @@ async def remove(config: Config, table: str, dsn: str | None) -> bool:
     return relation.guarded
 
 
-async def examine_guards(config: Config) -> list[Check]:
+async def examine_guards(config: DatabaseConfig) -> list[Check]:
     """Which tables have a guard, and whether it fits. Raises ``ConfigurationError`` without the schema for guards."""
     async with _database(config, None) as database:
         await _check_schema(config, None)
         return await examine(config, database)
 
 
-async def _check_schema(config: Config, dsn: str | None) -> None:
+async def _check_schema(config: DatabaseConfig, dsn: str | None) -> None:
     installed = await migrations.installed(dsn or config.postgres.dsn.get_secret_value())
     migrations.check(installed, REVISION, "a guard")
 
 
-def _split(config: Config, table: str) -> tuple[str, str]:
+def _split(config: DatabaseConfig, table: str) -> tuple[str, str]:
     """``schema.table``, or a table of the default schema."""
     before, dot, after = table.partition(".")
     schema_name, name = (before, after) if dot else (config.postgres.schemas[0], table)
@@ -284,7 +284,7 @@ def _check_watchable(wanted: GuardRequest, relation: GuardTarget) -> None:
         )
 
 
-async def _gateway_role(config: Config, database: Database, named: str | None, relation: GuardTarget) -> Role:
+async def _gateway_role(config: DatabaseConfig, database: Database, named: str | None, relation: GuardTarget) -> Role:
     """Return the role whose sessions pass: the one of postgres.dsn, unless another one is named."""
     if named is not None:
         return await _role(database, named)
@@ -321,7 +321,7 @@ def _notes(guard: Guard, relation: GuardTarget, role: Role, granted: Sequence[st
         ).rstrip()
 
 
-async def _run(config: Config, dsn: str | None, script: str) -> None:
+async def _run(config: DatabaseConfig, dsn: str | None, script: str) -> None:
     async with _database(config, dsn) as database:
         with _by_its_owner():
             await guards.run_script(database, script)
@@ -341,7 +341,7 @@ def _by_its_owner() -> Iterator[None]:
         ) from error
 
 
-def _database(config: Config, dsn: str | None) -> Database:
+def _database(config: DatabaseConfig, dsn: str | None) -> Database:
     postgres = config.postgres
     return Database(
         dsn or postgres.dsn.get_secret_value(),

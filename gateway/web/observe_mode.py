@@ -9,7 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.config import Config, toml
+from gateway.config import toml
+from gateway.config.databases import Shared
 from gateway.db import search, traffic
 from gateway.db.search import Group, Grouping
 from gateway.db.traffic import RuleTraffic, WriteCounts
@@ -46,7 +47,7 @@ class ConfiguredTraffic:
         return WriteCounts() if self.traffic is None else self.traffic.counts
 
 
-def configured_rules(config: Config) -> list[ConfiguredRule]:
+def configured_rules(config: Shared) -> list[ConfiguredRule]:
     """Return all rules of the configuration."""
     named = [
         *(("tables", rule.name, rule) for rule in config.tables),
@@ -58,7 +59,7 @@ def configured_rules(config: Config) -> list[ConfiguredRule]:
     ]
 
 
-def rules_with_traffic(config: Config, found: Sequence[RuleTraffic]) -> list[ConfiguredTraffic]:
+def rules_with_traffic(config: Shared, found: Sequence[RuleTraffic]) -> list[ConfiguredTraffic]:
     """Return rules with their traffic: first rules with writes, in the given order, then rules without."""
     known = {(rule.plane, rule.name): rule for rule in configured_rules(config)}
     listed = []

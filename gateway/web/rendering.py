@@ -23,7 +23,7 @@ from gateway import text
 from gateway.api.incidents import Acknowledging
 from gateway.api.services import HealthCheck, JournalState, ProbedBuckets
 from gateway.auth.provider_logins import LOGIN
-from gateway.config import Config
+from gateway.config.databases import DatabaseConfig
 from gateway.db.database import Database
 from gateway.errors import GatewayError, NotFound, for_callers
 from gateway.fencing.incident import nothing_refused
@@ -258,7 +258,7 @@ class Place:
     name: str | None
     database: Database
     follower: Follower
-    config: Config
+    config: DatabaseConfig
     health: HealthCheck
     troubles: Mapping[str, GatewayError]
     journal: JournalState

@@ -24,7 +24,8 @@ functions = ["public.reckon"]
 name = "billing"
 groups = ["services"]
 api_key = ["{NEW}", "{OLD}"]
-s3_key = ["AKIANEW:secret-of-the-new-pair", "AKIAOLD:secret-of-the-old-pair"]
+access_key_id = ["AKIANEW", "AKIAOLD"]
+secret_access_key = ["secret-of-the-new-pair", "secret-of-the-old-pair"]
 
 [[callers]]
 name = "reports"
@@ -266,8 +267,8 @@ async def test_the_last_use_of_each_key_is_shown(dsn: str, database: Database, t
     assert [line[:4] for line in lines] == [
         ["billing", "api", shown[NEW], "api_key"],
         ["billing", "api", shown[OLD], "api_key, number 2"],
-        ["billing", "s3", "AKIANEW", "s3_key"],
-        ["billing", "s3", "AKIAOLD", "s3_key, number 2"],
+        ["billing", "s3", "AKIANEW", "access_key_id"],
+        ["billing", "s3", "AKIAOLD", "access_key_id, number 2"],
         ["reports", "api", other, "api_key"],
         ["gone", "s3", "AKIAGONE", "not configured"],
     ]

@@ -36,7 +36,7 @@ NAMES = [*Action, "nothing"]
 
 
 def caller(name: str, **more: Any) -> dict[str, Any]:
-    keys = {"api_key": f"key-of-{name}", "s3_key": f"ID{name}:secret-of-{name}"}
+    keys = {"api_key": f"key-of-{name}", "access_key_id": f"ID{name}", "secret_access_key": f"secret-of-{name}"}
     return {"name": name, **keys, **more}
 
 

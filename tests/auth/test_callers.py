@@ -13,7 +13,7 @@ from gateway.config.access import CallerKeys, GrantRule
 from gateway.errors import Unauthenticated
 from tests.running import GRANT_RULES
 
-BATCH = {"name": "batch", "api_key": "batch-key", "s3_key": "AKBATCH:batch-secret"}
+BATCH = {"name": "batch", "api_key": "batch-key", "access_key_id": "AKBATCH", "secret_access_key": "batch-secret"}
 CALLERS = (CallerKeys(name="worker", api_key=(SecretStr("worker-key"),)), CallerKeys.model_validate(BATCH))
 ANYBODY_READS = (GrantRule(callers=("anonymous",), actions=(Action.READ,), everything=True),)
 Headers = list[tuple[bytes, bytes]]

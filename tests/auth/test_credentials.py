@@ -31,7 +31,7 @@ from gateway.objects.key_rules import KeyRule
 from tests.objects.clients import in_thread
 from tests.postgres import fresh_database
 from tests.processes import called
-from tests.running import ACCESS_KEY, API_KEY, OPEN, SECRET_KEY, config, running
+from tests.running import API_KEY, OPEN, PAIR, config, running
 from tests.waiting import PATIENCE
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -41,7 +41,7 @@ INVALID = ("InvalidToken", 400)
 
 
 def caller(name: str, secret: str = "batch-secret", **more: Any) -> CallerKeys:
-    return CallerKeys(name=name, s3_key=(SecretStr(f"AK{name}:{secret}"),), **more)
+    return CallerKeys(name=name, access_key_id=(f"AK{name}",), secret_access_key=(SecretStr(secret),), **more)
 
 
 KNOWN = (caller("batch"), caller("other", "other-secret"), CallerKeys(name="k", api_key=(SecretStr("k"),)))
@@ -131,7 +131,7 @@ def test_a_session_token_that_was_never_issued_is_refused(token: str) -> None:
 
 
 def test_an_id_that_the_operator_chose_wins_over_the_prefix() -> None:
-    configured = CallerKeys(name="a", s3_key=(SecretStr("FENCEOFMINE:s"),))
+    configured = CallerKeys(name="a", access_key_id=("FENCEOFMINE",), secret_access_key=(SecretStr("s"),))
     assert Callers([configured]).secret_of("FENCEOFMINE", None) == (Principal("a"), "s")
 
 
@@ -161,7 +161,7 @@ def test_a_wildcard_means_what_it_means_in_the_rules_of_objects(
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 CALLERS = [
-    {"name": "writer", "s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY},
+    {"name": "writer", **PAIR, "api_key": API_KEY},
     {"name": "reader", "api_key": "reader-key"},
 ]
 
@@ -237,7 +237,7 @@ class TestEndpoint:
         async with httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client:
             keyless = await client.post("/v1/credentials", json=wanted, headers={"apikey": "reader-key"})
         assert (keyless.status_code, keyless.json()["code"]) == (403, "forbidden")
-        assert "s3_key" in keyless.json()["advice"]
+        assert "access_key_id" in keyless.json()["advice"]
 
     async def test_a_token_that_is_stale_already_is_refused_and_on_record(
         self, api: httpx.AsyncClient, job: str

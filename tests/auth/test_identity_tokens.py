@@ -432,11 +432,11 @@ async def test_tokens_name_roles_of_the_database(orders: str) -> None:
     await session.execute("GRANT SELECT, UPDATE ON orders TO editor; GRANT SELECT ON orders TO viewer")
     await rights.let_act(orders, ["editor", "viewer"])
     key = shared_key(SECRET)
-    settings = config(orders, issuers=[{"name": "app", "secret": SECRET}], grants=grants("app:*"))
     rule = {"callers": ["app:*"], "claim": ["role"], "role": ["editor", "viewer"]}
-    postgres = type(settings.postgres).model_validate({**settings.postgres.model_dump(), "roles": [rule]})
+    issuers = [{"name": "app", "secret": SECRET}]
+    settings = config(orders, issuers=issuers, grants=grants("app:*"), postgres={"roles": [rule]})
     try:
-        async with running(settings.model_copy(update={"postgres": postgres})) as origin:
+        async with running(settings) as origin:
 
             async def patch(**content: Any) -> httpx.Response:
                 text = token(key, claims(iss=None, aud=None, **content), "HS256", kid=None)

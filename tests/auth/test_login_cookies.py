@@ -113,7 +113,8 @@ def config(**changed: Any) -> Config:
 def audits(config: Config, cookie: str, now: datetime = NOW) -> bool | None:
     """Whether a session is that of a caller that sees the page; None if it is of no caller."""
     issuers = Issuers(config.issuers, lambda: now, ignore)
-    viewer = wiring.logins(config, issuers, wiring.callers(config, issuers, lambda: now), ignore).viewer(cookie, now)
+    callers = wiring.callers(config.default, issuers, lambda: now)
+    viewer = wiring.logins(config.default, issuers, callers, ignore).viewer(cookie, now)
     return None if viewer is None else viewer.audits
 
 

@@ -23,7 +23,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TOKEN = "99"
 NAMES = ["shop", "jobs", "team", "root"]
-CALLERS = [{"name": name, "api_key": f"key-of-{name}", "s3_key": f"ID{name}:secret-of-{name}"} for name in NAMES]
+CALLERS = [
+    {"name": name, "api_key": f"key-of-{name}", "access_key_id": f"ID{name}", "secret_access_key": f"secret-of-{name}"}
+    for name in NAMES
+]
 WRITES = ["read", "write", "call"]
 GRANTS: list[dict[str, Any]] = [
     {

@@ -38,7 +38,7 @@ MARKER = "a-mark-in-each-wrong-credential"
 """It stands in each wrong credential, and must be nowhere else afterwards."""
 ALL = {"actions": [action.value for action in Action], "everything": True}
 PAIR = ("AKIAROOT", "the-secret-key-of-root")
-ROOT = {"api_key": "the-api-key-of-root", "s3_key": ":".join(PAIR)}
+ROOT = {"api_key": "the-api-key-of-root", "access_key_id": PAIR[0], "secret_access_key": PAIR[1]}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -25,10 +25,9 @@ from tests.doubles.s3 import S3Double, serve
 from tests.guard.stage import session
 from tests.postgres import fresh_database
 from tests.processes import free_port
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config, running
+from tests.running import API_KEY, KEYS, config, running
 
 BUCKET = "reports"
-KEYS = {"api_key": API_KEY, "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
 SECTIONS: dict[str, Any] = {
     "objects": [{"match": f"{BUCKET}/accounts/{{id}}/**", "resource": "public.accounts/{id}"}],
     # Shorter than the client likes to wait: it has to ask again, and again.
@@ -37,7 +36,7 @@ SECTIONS: dict[str, Any] = {
     "leases": {"signing_keys": ["a key that signs sequencers in tests"]},
     "resources": [{"match": "signed/**", "tokens": "signed"}, {"match": "capped/**", "max_jump": 1000}],
     "callers": [
-        {"name": "writer", "s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY},
+        {"name": "writer", **KEYS},
         {"name": "operator", "api_key": "operator-key", "groups": ["admins"]},
     ],
 }

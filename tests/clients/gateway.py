@@ -45,7 +45,8 @@ secret_access_key = "embedded"
 
 [[callers]]
 name = "demo"
-s3_key = "demo:demo-secret"
+access_key_id = "demo"
+secret_access_key = "demo-secret"
 api_key = "demo-key"
 
 [[grants]]

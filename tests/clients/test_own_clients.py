@@ -77,7 +77,7 @@ def guarded(gateway: Gateway) -> Iterator[str]:
         """
         await execute(gateway.dsn, statements)
         request = GuardRequest("public.shipments", dsn=gateway.dsn, grants=(role,))
-        await guard.install(config(gateway.dsn), request)
+        await guard.install(config(gateway.dsn).default, request)
 
     asyncio.run(prepare())
     yield logging_in_as(role, gateway.dsn)

@@ -130,12 +130,11 @@ def dsn(postgres_server: EmbeddedPostgres) -> Iterator[str]:
 async def origin(dsn: str) -> AsyncIterator[str]:
     await rows(dsn, SCHEMA)
     await rights.let_act(dsn, ["authenticated", "anon"])
-    usual = config(dsn).postgres
     act = {"callers": ["app:*", "public:*"], "claim": ["role"], "role": ["authenticated", "anon"]}
     settings = config(
         dsn,
         server={"rest_v1": True},
-        postgres={"dsn": usual.dsn.get_secret_value(), "roles": [act]},
+        postgres={"roles": [act]},
         issuers=[USERS, PUBLIC],
         grants=[{"callers": ["app:*"], **GRANT}, {"callers": ["public:anon"], **GRANT, "actions": ["read"]}],
     )

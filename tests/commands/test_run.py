@@ -49,7 +49,8 @@ dsn = "{dsn}"
 [[callers]]
 name = "worker"
 api_key = "worker-key"
-s3_key = "worker:worker-secret"
+access_key_id = "worker"
+secret_access_key = "worker-secret"
 [[callers]]
 name = "tables-only"
 api_key = "tables-key"
@@ -277,7 +278,7 @@ def ledger(gateway: Gateway, lock: str) -> Iterator[str]:
                 f"CREATE TABLE {name} (n integer); CREATE ROLE {name} LOGIN; GRANT ALL ON {name} TO {name}"
             )
         wanted = GuardRequest(name, dsn=gateway.dsn, grants=(name,))
-        await installation.install(config(as_gateway(gateway.dsn), tables=tables), wanted)
+        await installation.install(config(as_gateway(gateway.dsn), tables=tables).default, wanted)
 
     async def remove() -> None:
         async with session(gateway.dsn) as owner:

@@ -38,7 +38,8 @@ access_key_id = "store"
 secret_access_key = "store-secret"
 [[callers]]
 name = "worker"
-s3_key = "worker:worker-secret"
+access_key_id = "worker"
+secret_access_key = "worker-secret"
 api_key = "worker-key"
 [[tables]]
 name = "public.shipments"
@@ -60,7 +61,7 @@ def test_reads_a_complete_file(file: Path) -> None:
     file.write_text(COMPLETE)
     config = load(file)
     assert (config.server.host, config.server.port) == ("127.0.0.1", 9000)
-    assert config.postgres.schemas == ("public", "sales")
+    assert config.default.postgres.schemas == ("public", "sales")
     assert config.tables[0].mode is Enforcement.OBSERVE
     assert config.callers[0].name == "worker"
     for secret in ("hunter2", "store-secret", "worker-secret", "worker-key"):
@@ -72,7 +73,7 @@ def test_the_environment_wins(file: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("GATEWAY_POSTGRES__DSN", "postgresql://elsewhere/app")
     monkeypatch.setenv("GATEWAY_SERVER__MAX_BODY", "1000")
     config = load(file)
-    assert config.postgres.dsn.get_secret_value() == "postgresql://elsewhere/app"
+    assert config.default.postgres.dsn.get_secret_value() == "postgresql://elsewhere/app"
     assert (config.server.max_body, config.server.port) == (1000, 9000)
 
 
@@ -108,7 +109,7 @@ def test_a_journal_is_kept_as_long_as_the_operator_says(monkeypatch: pytest.Monk
     monkeypatch.setattr(wiring, "Journal", noted)
     for days in (7, 90):
         wiring.storage(
-            config("postgresql:///a", journal={"dsn": "postgresql:///b", "retention_days": days}), ignore, None
+            config("postgresql:///a", journal={"dsn": "postgresql:///b", "retention_days": days}).default, ignore, None
         )
     assert made == [timedelta(days=7), timedelta(days=90)]
 

@@ -14,7 +14,7 @@ from tests.processes import called, started
 
 DSN = '[postgres]\ndsn = "postgresql://gateway@db/app"\n'
 BOTH = (
-    '[[databases]]\nname = "north"\ndefault = true\ndsn = "postgresql://north"\n'
+    '[[databases]]\nname = "north"\ndsn = "postgresql://north"\n'
     '[[databases]]\nname = "south"\nschemas = ["south"]\ndsn = "postgresql://south"\n'
 )
 
@@ -40,6 +40,16 @@ def test_a_key_that_has_no_effect_is_a_warning(file: Path) -> None:
 def test_entries_of_several_databases_have_the_same_former_keys(file: Path) -> None:
     (line,) = warnings(file, BOTH + "listen = false\n")
     assert '[[databases]] "south", listen: is a former key' in line
+
+
+def test_a_former_default_comes_first(file: Path) -> None:
+    """Other names would be fenced in another database, so its place must not decide before it is written there."""
+    (line,) = warnings(file, BOTH + "default = true\n")
+    assert '[[databases]] "south", default: is a former key. It is that of the first database' in line
+    assert load(file).default.name == "south"
+    file.write_text(BOTH.replace("dsn", "default = true\ndsn"))
+    with pytest.raises(ConfigurationError, match="exactly one database owns what no rule names"):
+        load(file)
 
 
 def test_variables_have_the_same_former_keys(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,12 +135,14 @@ def test_former_secrets_are_read_with_their_files(file: Path) -> None:
     assert len(warnings(file, DSN + f'[[callers]]\nname = "a"\n{keys}api_keys_file = "{file.with_name("old")}"\n')) == 2
     read = {key.get_secret_value() for key in load(file).callers[0].api_key}
     assert read == {"the-new-api-key", "the-old-api-key", "the-third-api-key"}
+    file.with_name("first").write_text("the-first-secret\n")
     file.with_name("pair").write_text("the-third-secret\n")
     pairs = (
-        'access_key_id = "A"\nsecret_access_key = "the-first-secret"\ns3_key = "B:the-second-secret"\n'
-        f'keys = [{{ access_key_id = "C", secret_access_key_file = "{file.with_name("pair")}" }}]\n'
+        f'access_key_id = "A"\nsecret_access_key_file = "{file.with_name("first")}"\n'
+        'keys = [{ access_key_id = "B", secret_access_key = "the-second-secret" }, '
+        f'{{ access_key_id = "C", secret_access_key_file = "{file.with_name("pair")}" }}]\n'
     )
-    assert len(warnings(file, DSN + f'[[callers]]\nname = "a"\n{pairs}')) == 3
+    assert len(warnings(file, DSN + f'[[callers]]\nname = "a"\n{pairs}')) == 1
     assert {pair.access_key_id: pair.secret_access_key for pair in load(file).callers[0].pairs} == {
         "A": "the-first-secret",
         "B": "the-second-secret",
@@ -184,8 +196,7 @@ def test_a_value_that_cannot_be_read_is_an_error(file: Path, text: str) -> None:
         '[[postgres.roles]]\ncallers = ["*"]\nallowed = ["admin"]',
         '[[postgres.roles]]\ncallers = ["*"]\nclaim = ["role"]\nrole = "one"\nallowed = ["admin"]',
         '[[grants]]\nactions = ["read"]\neverything = true\ncallers = ["group:"]',
-        '[[callers]]\nname = "a"\ns3_key = "A:the-first-secret"\nsecret_access_key = "the-other-secret"',
-        '[[callers]]\nname = "a"\ns3_key = "A:the-first-secret"\naccess_key_id = "B"',
+        '[[callers]]\nname = "a"\nkeys = [{ access_key_id = "A" }, { secret_access_key = "the-other-secret" }]',
     ],
 )
 def test_what_was_refused_gives_no_wider_rights(file: Path, text: str) -> None:

@@ -21,7 +21,7 @@ ASKING = '[server]\ntls_certificate = "c"\nclient_authorities = "a"\n'
 SHOWN = '[[callers]]\nname = "bob"\ncertificates = ["CN:bob"]\n'
 CALLER = '[[callers]]\nname = "ann"\napi_key = "hunter2-secret"\n'
 
-NORTH = '[[databases]]\nname = "north"\ndefault = true\ndsn = "postgresql://north"\n'
+NORTH = '[[databases]]\nname = "north"\ndsn = "postgresql://north"\n'
 SOUTH = '[[databases]]\nname = "south"\nschemas = ["south"]\ndsn = "postgresql://south"\n'
 BOTH = NORTH + SOUTH
 OTHER_STORE = '[[stores]]\nname = "other"\nendpoint = "http://s3"\naccess_key_id = "a"\nsecret_access_key = "b"\n'
@@ -32,7 +32,8 @@ LOCKS_OF_SOUTH = SOUTH + 'resources = ["tenant-7/**"]\n'
 WRONG: list[tuple[str, ...]] = [
     (DSN + "tx_override = true", "tx_override: is a former key", "in a database for tests"),
     (NORTH + "overrides = true\n" + SOUTH, "overrides: is a former key", "raise PTnnn or PGRST"),
-    (SOUTH, "exactly one database owns what no rule names", "set default = true in one of them"),
+    (SOUTH.replace('["south"]', "[]"), '[[databases]] "south", schemas: requests that name no schema need one here'),
+    (BOTH.replace("dsn", "default = true\ndsn"), "exactly one database owns what no rule names", "keep one"),
     (BOTH.replace('["south"]', '["public"]'), '[[databases]] "south", schemas: public belongs to north'),
     (BOTH.replace('["south"]', '["public.eu"]'), "schemas: public.eu has a dot in its name", "rename it"),
     (BOTH.replace('"south"\nsch', '"north"\nsch'), "north is configured twice", "remove or rename one"),
@@ -181,20 +182,29 @@ WRONG_BESIDE_IT: list[tuple[str, ...]] = [
     ('[[callers]]\nname = "ann"', 'line 3: [[callers]] "ann": needs an api_key'),
     (CALLER + '[[callers]]\nname = "Ann"\napi_key = "another-key"', 'line 7: [[callers]] "Ann", name', "twice"),
     (CALLER + CALLER.replace("ann", "bob"), 'line 6: [[callers]] "bob": has the same api_key as ann', "its own"),
-    (CALLER + 's3_key = "b"', '[[callers]] "ann", s3_key: must be an access key id, a colon, and the secret'),
-    (CALLER + 'access_key_id = "b:c"\nsecret_access_key = "hunter2-secret"', "with a colon cannot stand in s3_key"),
-    (CALLER + 'access_key_id = "b"', "an access_key_id needs a secret_access_key; write both into s3_key"),
+    (CALLER + 'access_key_id = "b"', '"ann", access_key_id: each access_key_id needs one secret_access_key', "as long"),
+    (
+        CALLER + 'access_key_id = ["b", "c"]\nsecret_access_key = "hunter2-secret"',
+        '"ann", secret_access_key: each access_key_id needs one secret_access_key, in the same order',
+    ),
     (CALLER + GRANT, "line 6: [[grants]] without a name (entry 1): has no limits", "or everything = true"),
     (CALLER + GRANT + 'tables = ["orders"]', "tables: orders must be schema.name"),
     (CALLER + GRANT + 'functions = ["public.f"]', "read has no effect on the functions here"),
     (CALLER + GRANT + 'everything = true\ntables = ["public.t"]', "leaves no room for tables"),
-    (CALLER + GRANT + 'resources = ["a/**/b"]', "a/**/b: a segment is a name, * or a last **"),
+    (
+        CALLER + GRANT + 'resources = ["a/**/b"]',
+        "a/**/b: The segment '**' of the resource pattern must be a name, * or a last **",
+    ),
     (CALLER + GRANT + 'buckets = ["**"]', "must begin with the name of a bucket"),
     (CALLER + LOCKS + 'tables = ["public.t"]', "lock goes by resources; set resources as well"),
     (CALLER + AUDITS + 'resources = ["a"]', "audit is about the whole record"),
     (CALLER + "apikeys = []", 'line 6: [[callers]] "ann", apikeys: unknown key', "Did you mean api_key?"),
     ('[[callers]]\nname = "a"\napi_key = "k3y"', "line 5", "has a secret of fewer than 8 characters", "openssl rand"),
-    (CALLER + 's3_key = "b:k3y"', "line 6", "s3_key: has a secret of fewer than 8 characters"),
+    (
+        CALLER + 'access_key_id = "b"\nsecret_access_key = "k3y"',
+        "line 7",
+        "secret_access_key: has a secret of fewer than 8 characters",
+    ),
     (CALLER.replace("ann", "anonymous"), '[[callers]] "anonymous", name', "reserved", "choose another name"),
     ('[[tables]]\nname = "orders"', 'line 4: [[tables]] "orders", name: must be schema.name'),
     ('[[tables]]\nname = "a.b"\nressource = "x"', '[[tables]] "a.b", ressource', "Did you mean resource?"),
@@ -277,7 +287,7 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
         ("dsn", "postgresql://db/app\n"),
         ("store", "store-secret\n"),
         ("api", "first-api-key\nsecond-api-key\n"),
-        ("pair", "AKIAANN:pair-secret\r\n"),
+        ("pair", "pair-secret\r\n"),
         ("signing", f"{'s' * 32}\n{'t' * 32}\n"),
     ):
         (tmp_path / name).write_bytes(content.encode())
@@ -285,10 +295,11 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
     file.write_text(
         f'[postgres]\ndsn_file = "{tmp_path}/dsn"\n{STORE}secret_access_key_file = "{tmp_path}/store"\n'
         f'[leases]\nsigning_keys_file = "{tmp_path}/signing"\n'
-        f'[[callers]]\nname = "ann"\napi_key_file = "{tmp_path}/api"\ns3_key_file = "{tmp_path}/pair"\n'
+        f'[[callers]]\nname = "ann"\napi_key_file = "{tmp_path}/api"\n'
+        f'access_key_id = "AKIAANN"\nsecret_access_key_file = "{tmp_path}/pair"\n'
     )
     config = load(file)
-    assert config.postgres.dsn.get_secret_value() == "postgresql://db/app"
+    assert config.default.postgres.dsn.get_secret_value() == "postgresql://db/app"
     assert config.s3 is not None
     assert config.s3.secret_access_key[0].get_secret_value() == "store-secret"
     caller = config.callers[0]

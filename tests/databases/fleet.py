@@ -17,7 +17,7 @@ from tests.doubles.s3 import S3Double, serve
 from tests.patience import limited
 from tests.postgres import GATEWAY, Server, fresh_database
 from tests.postgres_relay import connect
-from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY, Events, running
+from tests.running import API_KEY, GRANTS, PAIR, Events, running
 from tests.waiting import PATIENCE
 
 TABLES = """
@@ -29,7 +29,7 @@ INSERT INTO {schema}.orders VALUES (1, 'new'), (2, 'new');
 SOON = 3.0
 """Seconds after which a gateway gives up a database that is paused. One that is cut is known to be down at once."""
 CALLERS = [{"name": "writer", "groups": ["admins"], "api_key": API_KEY}]
-CALLERS[0] |= {"s3_key": f"{ACCESS_KEY}:{SECRET_KEY}"}
+CALLERS[0] |= PAIR
 
 
 class Line:
@@ -120,7 +120,7 @@ def databases(north: str, south: str, *, gives_up: float = PATIENCE, **more: Any
     """Return both databases. ``gives_up``: the seconds after which the gateway gives one up that does not answer."""
     common = {"statement_timeout": gives_up}
     return [
-        {"name": "north", "dsn": north, "schemas": ["north"], "default": True, **common},
+        {"name": "north", "dsn": north, "schemas": ["north"], **common},
         {"name": "south", "dsn": south, "schemas": ["south"], **common, "resources": ["tenant-7/**"], **more},
     ]
 

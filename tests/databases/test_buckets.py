@@ -132,7 +132,8 @@ async def leave(gateway: Fleet, double: S3Double, database: str, folder: str, *,
 
 async def swept(gateway: Fleet, database: str) -> tuple[Swept, Events]:
     events = Events()
-    return await sweep(gateway.settings.parts[database], events), events
+    (part,) = (one for one in gateway.settings.parts if one.name == database)
+    return await sweep(part, events), events
 
 
 async def rows(gateway: Fleet, database: str) -> list[str]:

@@ -23,8 +23,9 @@ from tests.waiting import PATIENCE
 
 
 async def test_guards_fence_sessions_in_each_database(gateway: Fleet) -> None:
-    for schema, part in gateway.settings.parts.items():
-        owner = as_owner(gateway.addresses[str(schema)])
+    for part in gateway.settings.parts:
+        schema = str(part.name)
+        owner = as_owner(gateway.addresses[schema])
         role = f"writer_{schema}"
         connection = await asyncpg.connect(owner)
         await connection.execute(f"DROP ROLE IF EXISTS {role}; CREATE ROLE {role} LOGIN")

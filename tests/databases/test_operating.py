@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import httpx
@@ -42,7 +41,7 @@ class Site:
     def write(self, *tables: dict[str, str]) -> None:
         secret = self.file.with_name("dsn")
         secret.write_text(self.addresses["south"] + "\n")
-        north: dict[str, Any] = {"dsn": self.addresses["north"], "default": True}
+        north = {"dsn": self.addresses["north"]}
         sections = {
             "server": {"listen": f"127.0.0.1:{self.port}", "drain": 5},
             "databases": [

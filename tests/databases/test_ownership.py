@@ -418,7 +418,7 @@ def test_a_gateway_that_was_paused_during_a_change_is_refused(tmp_path: Path, po
 def written(file: Path, at: dict[str, str], *south: str) -> Path:
     """Write a configuration with these resources of south."""
     entries: list[dict[str, Any]] = [
-        {"name": "north", "dsn": at["north"], "default": True, "schemas": ["public"]},
+        {"name": "north", "dsn": at["north"], "schemas": ["public"]},
         {"name": "south", "dsn": at["south"], "schemas": [], "resources": south},
     ]
     grant = {"callers": ["ann"], "actions": ["barrier", "read"], "resources": ["**"]}

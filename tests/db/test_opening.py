@@ -45,7 +45,7 @@ async def openings(session: asyncpg.Connection) -> list[dict[str, Any]]:
 
 
 async def examined(dsn: str) -> Check:
-    report = await examine(config(dsn))
+    report = await examine(config(dsn).default)
     [check] = [check for check in report.checks if check.name == "run"]
     return check
 

@@ -86,11 +86,11 @@ async def test_the_doctor_tries_each_statement(dsn: str, privilege: str | None, 
         refused = await rights.refused_statements(opened)
         await opened.close()
         assert [name for name in refused if name.startswith(named)], refused
-        check = found(await examine(config(dsn)), "schema")
+        check = found(await examine(config(dsn).default), "schema")
         assert privilege.replace("ON", "on") in check.detail
         assert f"--grant-to {GATEWAY}" in check.advice
     else:
-        assert found(await examine(config(dsn)), "statements").status is CheckStatus.OK
+        assert found(await examine(config(dsn).default), "statements").status is CheckStatus.OK
 
 
 async def test_a_missing_right_is_503_and_says_who_can_help(dsn: str) -> None:

@@ -21,7 +21,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import connect, outcome
 from tests.objects.object_gateway import Stage, staged
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
+from tests.running import KEYS
 from tests.waiting import PATIENCE
 
 # Statements that ``asyncpg.Connection`` sends. A transaction sends its own by ``execute``.
@@ -222,9 +222,8 @@ async def opened(postgres: EmbeddedPostgres, patch: pytest.MonkeyPatch) -> Async
     mark_the_background(patch)
     double = S3Double(buckets=["bucket"])
     double.behave(minimum_part_size=1)
-    keys = {"s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY}
     sections: dict[str, Any] = {
-        "callers": [{"name": "writer", "groups": ["admins"], **keys}],
+        "callers": [{"name": "writer", "groups": ["admins"], **KEYS}],
         "limits": {"memory_threshold": 100},
         "postgres": {"functions": ["public.annotate", "public.notes"]},
         "tables": [{"name": "public.watched", "mode": "observe"}],

@@ -124,7 +124,7 @@ def test_the_example_configuration_loads_and_fits_the_services(services: dict[st
     assert example.s3.endpoint == "http://s3:8333"
     environment = services["postgres"]["environment"]
     user, password, database = (environment[f"POSTGRES_{key}"] for key in ("USER", "PASSWORD", "DB"))
-    assert example.postgres.dsn.get_secret_value() == f"postgresql://{user}:{password}@postgres/{database}"
+    assert example.default.postgres.dsn.get_secret_value() == f"postgresql://{user}:{password}@postgres/{database}"
     assert services["gateway"]["ports"] == [f"127.0.0.1:${{GATEWAY_PORT:-8080}}:{example.server.port}"]
     assert {rule.resource for rule in (*example.tables, *example.objects)} == {"account/{id}"}
 

@@ -46,7 +46,7 @@ async def endpoint(double: S3Double) -> AsyncIterator[str]:
 
 
 async def examine(settings: Config, clock: doctor.Clock = doctor.local_time) -> DoctorReport:
-    report = await doctor.examine(settings, clock, trusted=TRUSTED)
+    report = await doctor.examine(settings.default, clock, trusted=TRUSTED)
     text = "\n".join(render(report))
     assert not [secret for secret in SECRETS if secret in text]
     return report
@@ -73,7 +73,7 @@ async def execute(dsn: str, *statements: str) -> None:
 
 ALL = {"actions": [action.value for action in Action], "everything": True}
 JOBS = {"match": "reports/{job}/**", "resource": "job/{job}"}
-CALLER = {"name": "writer", "s3_key": "writer:" + "s" * 32, "api_key": "k" * 32}
+CALLER = {"name": "writer", "access_key_id": "writer", "secret_access_key": "s" * 32, "api_key": "k" * 32}
 
 
 async def test_a_sound_installation_has_no_problems(dsn: str, endpoint: str, double: S3Double) -> None:
@@ -119,12 +119,12 @@ class TestConfiguration:
                 "without one: of-bucket",
             ),
             (
-                {"callers": [{"name": "w", "s3_key": "w:writer-secret"}]},
+                {"callers": [{"name": "w", "access_key_id": "w", "secret_access_key": "writer-secret"}]},
                 "api keys",
                 "without one: w",
             ),
             ({"callers": [{**CALLER, "api_key": "k" * 31}]}, "short keys", "guessed: writer"),
-            ({"callers": [{**CALLER, "s3_key": "writer:" + "s" * 31}]}, "short keys", "guessed: writer"),
+            ({"callers": [{**CALLER, "secret_access_key": "s" * 31}]}, "short keys", "guessed: writer"),
             ({"fencing": {"mode": "observe"}}, "observe", "everything without a mode"),
             ({"objects": [{**JOBS, "mode": "observe"}]}, "observe", "reports/{job}/**"),
             ({"tables": [{"name": "public.a", "mode": "observe"}]}, "observe", "public.a"),
@@ -163,7 +163,10 @@ class TestConfiguration:
 
     async def test_observe_mode_is_told_with_the_callers_that_it_will_refuse(self, dsn: str, endpoint: str) -> None:
         """Beforehand, and beside them the writes that it lets pass without a grant of their resource."""
-        callers = [{**CALLER, "name": name, "s3_key": f"{name}:{name * 32}", "api_key": name * 40} for name in "abcr"]
+        callers = [
+            {**CALLER, "name": name, "access_key_id": name, "secret_access_key": name * 32, "api_key": name * 40}
+            for name in "abcr"
+        ]
         settings = config(
             dsn,
             endpoint,
@@ -190,7 +193,7 @@ class TestConfiguration:
                 {"callers": ["r"], "actions": ["read"], "tables": ["public.*"]},
             ],
         )
-        assert [(one.name.partition(" ")[0], one.detail) for one in observed(settings)] == [
+        assert [(one.name.partition(" ")[0], one.detail) for one in observed(settings.default)] == [
             (
                 "passed",
                 (
@@ -206,7 +209,7 @@ class TestConfiguration:
             ("passed", "c: no grant covers job/* at objects reports/{job}/**"),
         ]
         enforcing = settings.model_copy(update={"fencing": settings.fencing.model_copy(update={"mode": "enforce"})})
-        assert list(observed(enforcing)) == []
+        assert list(observed(enforcing.default)) == []
 
     async def test_an_endpoint_in_the_clear_is_a_warning(self, dsn: str) -> None:
         store = {"endpoint": "http://192.0.2.1", "access_key_id": "a", "secret_access_key": "b"}
@@ -528,7 +531,7 @@ def told(sections: dict[str, Any], name: str) -> list[Check]:
     settings = {"postgres": {"dsn": "postgresql://localhost/app", **sections.get("postgres", {})}}
     if "s3" not in sections:
         settings["s3"] = {"endpoint": "http://localhost:9000", "access_key_id": "a", "secret_access_key": "b"}
-    found = grants.check(config("postgresql://localhost/app", **{**sections, **settings}))
+    found = grants.check(config("postgresql://localhost/app", **{**sections, **settings}).default)
     return [check for check in found if check.name == name]
 
 

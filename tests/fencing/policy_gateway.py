@@ -28,7 +28,7 @@ from tests.objects.test_forms import TOKEN as FORM_TOKEN
 from tests.objects.test_forms import post, signed
 from tests.patience import patient_trips
 from tests.postgres import fresh_database
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, Events, config, running
+from tests.running import ACCESS_KEY, API_KEY, PAIR, SECRET_KEY, Events, config, running
 from tests.waiting import PATIENCE
 
 KEYS = ["k" * 32, "former".ljust(32, "-")]
@@ -37,7 +37,7 @@ ADMIN_KEY = "admin-api-key"
 FORGED = (str(MAX_VALUE), f"{MAX_EPOCH}.1")
 
 CALLERS = [
-    {"name": "writer", "s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY},
+    {"name": "writer", **PAIR, "api_key": API_KEY},
     {"name": "admin", "api_key": ADMIN_KEY, "groups": ["admins"]},
 ]
 RULES: dict[str, Any] = {

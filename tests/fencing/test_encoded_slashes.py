@@ -15,12 +15,11 @@ from gateway.demo.embedded import EmbeddedPostgres
 from tests.doctor.test_doctor import execute
 from tests.doubles.s3 import S3Double, serve
 from tests.postgres import as_gateway, fresh_database
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config, running
+from tests.running import API_KEY, KEYS, config, running
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-KEYS = {"s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY}
 TABLES = """
 CREATE TABLE acct (id bigint PRIMARY KEY, v text);
 CREATE TABLE txt (id text PRIMARY KEY, v text);

@@ -130,7 +130,7 @@ def test_a_template_that_passes_makes_no_name_of_another_database(
         (Domain("a", buckets=("x",)), Domain("b", buckets=("x",)), "x belongs to a as well"),
         (Domain("a", resources=("x/**",)), Domain("b", resources=("x/*/y",)), "x/*/y overlaps x/** of a"),
         (Domain("a", ("x",)), Domain("b", resources=("x.orders/**",)), "overlaps the rows of the schema x of a"),
-        (Domain("a"), Domain("b", resources=("**",)), "set default = true instead"),
+        (Domain("a"), Domain("b", resources=("**",)), "put this database first instead"),
         (Domain("a"), Domain("b", resources=("*/x",)), "begins with a wildcard"),
         (Domain("a"), Domain("b", resources=("s3/x/**",)), "name their bucket in buckets instead"),
         *(

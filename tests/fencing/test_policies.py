@@ -111,19 +111,19 @@ def test_which_tokens_are_taken(policy: Policy, token: Token, standing: TokenFac
 
 
 def test_the_first_pattern_that_matches_holds() -> None:
-    policies = Policies(ISSUED, [("job/7", ANY), ("job/*", SIGNED), ("job/**", LIVE)])
-    names = ("job/7", "job/8", "job/8/x", "job", "order/1")
-    assert [policies.of(name) for name in names] == [ANY, SIGNED, LIVE, ISSUED, ISSUED]
-    assert [policies.ask_every_time(name) for name in names] == [False, True, True, False, False]
-    assert Policies(SIGNED, [("job/*", ANY)]).ask_every_time("order/1")
-    assert not Policies(SIGNED, [("job/*", ANY)]).ask_every_time("job/1")
+    policies = Policies([("job/7", ANY), ("job/*", SIGNED), ("job/**", LIVE), ("order/2", ISSUED)])
+    names = ("job/7", "job/8", "job/8/x", "job", "order/1", "order/2")
+    assert [policies.of(name) for name in names] == [ANY, SIGNED, LIVE, ANY, ANY, ISSUED]
+    assert [policies.ask_every_time(name) for name in names] == [False, True, True, False, False, False]
+    everywhere = Policies([("job/*", ANY), ("**", SIGNED)])
+    assert [everywhere.ask_every_time(name) for name in ("order/1", "job/1")] == [True, False]
     assert not Policies().ask_every_time("job/1")
 
 
 @pytest.mark.parametrize("pattern", ["", "job/a*", "**/job", "job/**/x", "é", "a b"])
 def test_what_is_no_pattern(pattern: str) -> None:
     with pytest.raises(ResourceMalformed):
-        Policies(rules=[(pattern, ANY)])
+        Policies([(pattern, ANY)])
 
 
 # Served: the tokens that each policy accepts and refuses -------------------------------------------------------------

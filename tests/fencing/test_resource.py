@@ -38,7 +38,7 @@ from tests.doctor.test_doctor import execute
 from tests.doubles.s3 import S3Double, serve
 from tests.objects.raw import send
 from tests.postgres import fresh_database
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, Events, config, routes_of, running
+from tests.running import API_KEY, PAIR, Events, config, routes_of, running
 from tests.tiers import first
 from tests.waiting import PATIENCE
 
@@ -173,7 +173,7 @@ def test_what_is_left_out() -> None:
 
 # Names in paths: what a list or an error prints can be pasted into a URL. ---------------------------------------------
 
-CALLER = {"name": "writer", "groups": ["admins"], "s3_key": f"{ACCESS_KEY}:{SECRET_KEY}"}
+CALLER = {"name": "writer", "groups": ["admins"], **PAIR}
 
 LEASE = "01890000-0000-7000-8000-000000000000"
 """A name that looks like the id of a lease. It is the same in each run, so that workers collect the same tests."""

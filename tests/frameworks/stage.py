@@ -47,7 +47,7 @@ async def _prepare(dsn: str) -> None:
     async with session(dsn) as owner:
         await owner.execute(_TABLES)
     for table in ("orders", "alembic_version"):
-        await guard.install(config(dsn, tables=RULES), GuardRequest(table, dsn=dsn, grants=(ROLE,)))
+        await guard.install(config(dsn, tables=RULES).default, GuardRequest(table, dsn=dsn, grants=(ROLE,)))
 
 
 @dataclass

@@ -26,7 +26,7 @@ from tests.fuzz.deeds import ACCOUNTS, AUDITOR_KEY, BUCKET, NEWEST, OTHER_KEY, S
 from tests.postgres import memory_or_disk
 from tests.processes import Running, free_port, started
 from tests.releases import write_toml
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
+from tests.running import API_KEY, KEYS, SECRET_KEY
 from tests.waiting import PATIENCE
 
 _TABLES = f"""
@@ -76,7 +76,7 @@ def _config(dsn: str, endpoint: str, port: int, limits: dict[str, dict[str, Any]
         "tables": [{"name": f"{schema}.entries", **of_account} for schema in ("public", "other")],
         "objects": [{"match": f"{BUCKET}/fz/stale/**", "resource": f"account/{STALE_ACCOUNT}"}],
         "callers": [
-            {"name": "writer", "api_key": API_KEY, "s3_key": f"{ACCESS_KEY}:{SECRET_KEY}"},
+            {"name": "writer", **KEYS},
             {"name": "mallory", "api_key": OTHER_KEY},
             {"name": "auditor", "api_key": AUDITOR_KEY},
         ],

@@ -48,7 +48,7 @@ class Stage:
     async def install(self, table: str, *, grants: bool = True, **wanted: Any) -> PreparedGuard:
         """Put the guard on, as the owner, and let the app claim tokens."""
         roles = (self.app_role,) if grants else ()
-        return await guard.install(self.config(), GuardRequest(table, dsn=self.owner, grants=roles, **wanted))
+        return await guard.install(self.config().default, GuardRequest(table, dsn=self.owner, grants=roles, **wanted))
 
     async def execute(self, sql: str) -> None:
         """As the owner."""

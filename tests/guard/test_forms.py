@@ -142,7 +142,7 @@ async def test_a_child_that_comes_later_is_seen_through_the_table_and_reported(g
     """)
     async with refused("FN422", "touches order/6"):
         await hold_and_write(app, "UPDATE shipments SET state = 'x' WHERE id = 80", ("order/5", 34))
-    check, _ = await examine_guards(guarded.config())
+    check, _ = await examine_guards(guarded.config().default)
     assert check.status is CheckStatus.PROBLEM
     assert "fencing_guard_row on child" in check.detail
 

@@ -160,7 +160,7 @@ async def shop(stage: Stage, guarded: Sequence[str] = GUARDED, **fencing: Any) -
     rules = {"tables": SHOP_RULES, "fencing": fencing}
     for table in guarded:
         request = installation.GuardRequest(table, dsn=stage.owner, grants=(stage.app_role,))
-        await installation.install(stage.config(**rules), request)
+        await installation.install(stage.config(**rules).default, request)
     async with running(stage.config(**rules)) as origin, calling(f"{origin}/v1/tables") as client:
         yield client
 
@@ -214,7 +214,7 @@ async def test_a_guard_judges_what_triggers_of_the_gateways_writes_change(stage:
         for watches in (False, True):
             if watches:
                 request = installation.GuardRequest("items", dsn=stage.owner, watch=True)
-                await installation.install(stage.config(tables=SHOP_RULES), request)
+                await installation.install(stage.config(tables=SHOP_RULES).default, request)
             one = {"id": 1 + watches, "item": 10}
             own = f"public.arrivals/{1 + watches}=5"
             answer = await gateway.post("/arrivals", json=one, headers={"fencing-token": own})

@@ -203,7 +203,7 @@ async def test_an_older_schema_is_told_to_migrate(
 
 class TestDoctor:
     async def found(self, config: Config, name: str = "guard on public.shipments") -> Check:
-        report = await examine(config)
+        report = await examine(config.default)
         checks = [check for check in report.checks if check.name == name]
         assert len(checks) == 1, "\n".join(render(report))
         return checks[0]

@@ -593,7 +593,7 @@ class TestFinds:
         """)
         rule = [{"name": "public.parts", "resource": "part/{id}"}]
         await guard.install(
-            stage.config(tables=rule),
+            stage.config(tables=rule).default,
             guard.GuardRequest("parts", dsn=stage.owner, watch=True, grants=(stage.app_role,)),
         )
         assert await swept(stage) == []
@@ -727,10 +727,10 @@ class TestStamps:
 
     async def test_they_are_taken_anew(self, watched: Stage) -> None:
         await behind_its_back(watched, "UPDATE shipments SET state = 'x'")
-        assert await guard.take_stamps(watched.config(), "shipments", watched.owner) == 1
+        assert await guard.take_stamps(watched.config().default, "shipments", watched.owner) == 1
         assert await swept(watched) == []
         with pytest.raises(ConfigurationError, match="not watched"):
-            await guard.take_stamps(watched.config(), "settings", watched.owner)
+            await guard.take_stamps(watched.config().default, "settings", watched.owner)
 
     async def test_installing_it_again_keeps_them(self, watched: Stage) -> None:
         await behind_its_back(watched, "UPDATE shipments SET state = 'x'")
@@ -742,7 +742,11 @@ class TestStamps:
 
     @pytest.mark.parametrize("again", first([True, False]))
     async def test_they_go_with_the_watch(self, watched: Stage, *, again: bool) -> None:
-        await (watched.install("shipments") if again else guard.remove(watched.config(), "shipments", watched.owner))
+        await (
+            watched.install("shipments")
+            if again
+            else guard.remove(watched.config().default, "shipments", watched.owner)
+        )
         assert await watched.rows("SELECT FROM fencing.stamp") == await watched.rows("SELECT FROM fencing.watch") == []
         assert await watched.rows("SELECT FROM pg_proc WHERE proname LIKE 'named\\_%'") == []
         assert await watched.rows("SELECT FROM pg_trigger WHERE tgname = 'fencing_guard_truncated'") == []
@@ -755,7 +759,9 @@ class TestStamps:
         for table, words in (("loose", "no primary key"), ("odd", "types that are not")):
             rule = [{"name": f"public.{table}", "resource": table}]
             with pytest.raises(ConfigurationError, match=words):
-                await guard.prepare(stage.config(tables=rule), guard.GuardRequest(table, dsn=stage.owner, watch=True))
+                await guard.prepare(
+                    stage.config(tables=rule).default, guard.GuardRequest(table, dsn=stage.owner, watch=True)
+                )
 
     async def test_the_schema_may_be_somebody_elses_than_the_table(self, stage: Stage) -> None:
         """The comparison runs with the rights of the schema's owner, who is no superuser."""

@@ -407,14 +407,14 @@ async def test_truncate(watched: Stage, app: Session) -> None:
 async def test_a_name_of_any_length_is_noted(stage: Stage, app: Session) -> None:
     await stage.execute(f"CREATE TABLE long (name text); GRANT ALL ON long TO {stage.app_role}")
     rule = {"name": "public.long", "resource": "long/{name}"}
-    await guard.install(stage.config(tables=[rule]), guard.GuardRequest("long", observe=True, dsn=stage.owner))
+    await guard.install(stage.config(tables=[rule]).default, guard.GuardRequest("long", observe=True, dsn=stage.owner))
     await app.execute("INSERT INTO long SELECT string_agg(md5(n::text), '') FROM generate_series(1, 200) AS n")
     assert await stage.rows("SELECT length(resource) FROM fencing.rejection") == [(512,)]
 
 
 async def test_the_guard_of_a_rule_that_observes_observes_too(stage: Stage, app: Session) -> None:
     rule = {"name": "public.settings", "resource": "settings", "mode": "observe"}
-    await guard.install(stage.config(tables=[rule]), guard.GuardRequest("settings", dsn=stage.owner))
+    await guard.install(stage.config(tables=[rule]).default, guard.GuardRequest("settings", dsn=stage.owner))
     assert await app.execute("UPDATE settings SET value = 'x'") == "UPDATE 1"
     assert await stage.rows("SELECT resource, enforced FROM fencing.rejection") == [("settings", False)]
 

@@ -241,16 +241,14 @@ async def _outcome(
     async with fresh_database(server) as dsn:
         connection = await asyncpg.connect(dsn)
         await connection.execute(TABLES)
-        settings = config(dsn, tables=RULES)
+        roles = []
         if role is not None:
             await connection.execute(ACTING.format(role=role))
             await rights.let_act(dsn, [role])
             roles = [{"callers": ["*"], "role": role}]
-            given = settings.postgres.model_dump() | {"roles": roles}
-            settings = settings.model_copy(update={"postgres": type(settings.postgres).model_validate(given)})
         await connection.close()
         events = Events()
-        async with running(settings, events) as origin:
+        async with running(config(dsn, tables=RULES, postgres={"roles": roles}), events) as origin:
             client = Client(origin)
             answers: list[object] = [
                 (step, [_RECORD.sub("", one.decode("latin-1")) for one in await client.play(step)]) for step in steps

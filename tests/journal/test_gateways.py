@@ -366,7 +366,7 @@ async def test_without_a_journal_the_command_and_the_doctor_say_that_fences_may_
     assert await opened() == (0, True)
     assert await opened("--accept-loss") == (0, False)
     await stage.fetch("UPDATE fencing.opening SET started = started - interval '1 hour'")
-    report = await examine(load(file))
+    report = await examine(load(file).default)
     [check] = [check for check in report.checks if check.name == "run"]
     assert check.status is CheckStatus.WARNING
     assert "gateway open --accept-loss" in check.advice
@@ -426,7 +426,7 @@ async def test_the_doctor_and_the_command_tell_what_keeps_a_database_closed(stag
         assert (await stage.patch(1)).status_code == 204
 
     async def examined() -> dict[str, Check]:
-        report = await examine(stage.config())
+        report = await examine(stage.config().default)
         return {check.name: check for check in report.checks}
 
     checks = await examined()

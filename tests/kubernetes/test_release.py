@@ -29,7 +29,7 @@ from tests.processes import free_port
 from tests.running import config, running
 from tests.sources.go_servers import trusting
 
-CALLER = {"s3_key": "worker:worker-secret-key", "api_key": "worker-api-key"}
+CALLER = {"access_key_id": "worker", "secret_access_key": "worker-secret-key", "api_key": "worker-api-key"}
 CONFIG = """
 [postgres]
 dsn_file = "/etc/gateway/secrets/dsn"
@@ -41,7 +41,8 @@ secret_access_key_file = "/etc/gateway/secrets/s3-key"
 
 [[callers]]
 name = "worker"
-s3_key_file = "/etc/gateway/secrets/worker-secret"
+access_key_id = "worker"
+secret_access_key_file = "/etc/gateway/secrets/worker-secret"
 api_key_file = "/etc/gateway/secrets/worker-key"
 
 [[grants]]
@@ -113,7 +114,7 @@ async def world(cluster: Cluster, folder: Path, postgres_server: Server) -> Asyn
     async with serve(S3Double(buckets=["reports"])) as endpoint, relay(postgres_server.dsn(name)) as way:
         address = f"127.0.0.1:{conninfo_to_dict(way.url)['port']}/{name}?sslmode=disable"
         namespace = cluster.namespace(name.replace("_", "-"))
-        keys = {"worker_secret": CALLER["s3_key"], "worker_key": CALLER["api_key"]}
+        keys = {"worker_secret": CALLER["secret_access_key"], "worker_key": CALLER["api_key"]}
         gateway = f"postgresql://{name}_gateway@{address}"
         cluster.secret(namespace, "fencing-gateway", dsn=gateway, s3_key=SECRET_KEY, **keys)
         cluster.secret(namespace, "fencing-owner", dsn=f"postgresql://{name}_owner@{address}")

@@ -14,7 +14,6 @@ from typing import Any
 import asyncpg
 import httpx
 import pytest
-from pydantic import SecretStr
 
 from gateway.changes.naming import BucketChange, PlannedChange, TableChange, naming_changes
 from gateway.config import Config
@@ -261,12 +260,12 @@ SESSIONS = "SELECT FROM pg_stat_activity WHERE datname = current_database()"
 
 
 async def planned(place: Place, sections: Mapping[str, Any]) -> list[PlannedChange]:
-    async with naming_changes(place.config(**sections)) as changes:
+    async with naming_changes(place.config(**sections).default) as changes:
         return await changes.planned()
 
 
 async def apply(place: Place, sections: Mapping[str, Any], *, new_locks: bool = False) -> None:
-    async with naming_changes(place.config(**sections)) as changes:
+    async with naming_changes(place.config(**sections).default) as changes:
         for one in await changes.planned():
             await changes.apply(one, new_locks=new_locks)
 
@@ -494,8 +493,7 @@ async def test_a_guard_with_the_old_names_comes_first(place: Place) -> None:
     """It would judge direct sessions by fences that no longer rise."""
     async with place.gateway() as before:
         answered(await before.patch(1, 7), 204)
-    settings = place.config()
-    owner = settings.model_copy(update={"postgres": settings.postgres.model_copy(update={"dsn": SecretStr(place.dsn)})})
+    owner = place.config(postgres={"dsn": place.dsn}).default
     await installation.install(owner, GuardRequest("public.orders", role=GATEWAY))
     with pytest.raises(ConfigurationError, match=r"its guard names rows public\.orders/\{id\}"):
         await apply(place, BY_ACCOUNT)
@@ -508,7 +506,7 @@ async def test_the_doctor_names_the_difference(place: Place) -> None:
         answered(await before.patch(1, 7), 204)
         assert (await before.put("10/a", 7))[0] == 200
     for sections, names in (({}, ["names"]), ({**BY_ACCOUNT, **KEYS_BY_ACCOUNT}, ["public.orders", "bucket"])):
-        report = await examine(place.config(**sections))
+        report = await examine(place.config(**sections).default)
         found = [one for section in report.sections for one in section.checks if one.name.startswith("names")]
         assert [one.name.removeprefix("names of ") for one in found] == names
         assert {one.status for one in found} == {CheckStatus.PROBLEM if sections else CheckStatus.OK}
@@ -517,7 +515,7 @@ async def test_the_doctor_names_the_difference(place: Place) -> None:
 async def test_the_commands(place: Place, tmp_path: Path) -> None:
     async with place.gateway() as before:
         answered(await before.patch(1, 7), 204)
-    settings = place.config()
+    settings = place.config().default
     sections = {
         "postgres": {"dsn": settings.postgres.dsn.get_secret_value()},
         "callers": [{"name": "writer", "api_key": API_KEY}],

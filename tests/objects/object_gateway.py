@@ -33,11 +33,11 @@ from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.objects.clients import connect
 from tests.patience import patient
 from tests.postgres import fresh_database
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, Events, config, running
+from tests.running import API_KEY, KEYS, Events, config, running
 from tests.waiting import PATIENCE
 
 Result = TypeVar("Result")
-WRITER = {"name": "writer", "s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY}
+WRITER = {"name": "writer", **KEYS}
 ADMIN = {**WRITER, "groups": ["admins"]}
 
 
@@ -161,14 +161,12 @@ async def staged(
     """A stage with a configuration of its own. ``s3`` and ``postgres`` hold what differs from the usual sections."""
     double = double or S3Double(buckets=["bucket", "other"])
     events = Events()
-    async with fresh_database(postgres) as dsn, serve(double) as endpoint:
-        usual = config(dsn, endpoint)
-        assert usual.s3 is not None
-        store = usual.s3.model_copy(update=sections.pop("s3", {}))
-        if "postgres" in sections:
-            sections["postgres"] = {**usual.postgres.model_dump(exclude_unset=True), **sections["postgres"]}
-        async with running(config(dsn, endpoint, s3=store, **sections), events, tls) as origin:
-            yield Stage(origin, endpoint, double, events, dsn)
+    async with (
+        fresh_database(postgres) as dsn,
+        serve(double) as endpoint,
+        running(config(dsn, endpoint, **sections), events, tls) as origin,
+    ):
+        yield Stage(origin, endpoint, double, events, dsn)
 
 
 def module_stage(

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 ROOT = {"access_key": "AKIAROOT", "secret_key": "root-secret"}
 
 
-CALLERS = [WRITER, {**ADMIN, "name": "root", "s3_key": "AKIAROOT:root-secret",
+CALLERS = [WRITER, {**ADMIN, "name": "root", "access_key_id": "AKIAROOT", "secret_access_key": "root-secret",
                     "api_key": "root-key"}]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from gateway.objects.store.bucket_profile import Probe
 from gateway.objects.store.probe import Profiles
 from tests.objects.clients import body_of, call, connect, outcome
 from tests.objects.object_gateway import Stage, module_stage, store
-from tests.running import ACCESS_KEY, SECRET_KEY
+from tests.running import PAIR
 from tests.tiers import first
 from tests.waiting import PATIENCE
 
@@ -149,7 +149,7 @@ async def test_after_a_takeover_they_are_useless(shared: Stage, key: str) -> Non
 @pytest.mark.parametrize("ago", first([timedelta(seconds=1), timedelta(days=1)]))
 async def test_expired_ones(shared: Stage, key: str, ago: timedelta) -> None:
     shared.double.put("bucket", key, b"before")
-    caller = CallerKeys.model_validate({"name": "writer", "s3_key": f"{ACCESS_KEY}:{SECRET_KEY}"})
+    caller = CallerKeys.model_validate({"name": "writer", **PAIR})
 
     def good_until(moment: datetime) -> S3Client:
         issued = Callers([caller]).issue(Principal("writer"), moment, FencedScope(f"s3/bucket/{key}", Token(0, 34)))

@@ -43,7 +43,7 @@ PAGE = "https://app.example"
 
 
 CALLERS = [
-    {"name": name, "api_key": f"key-of-{name}", "s3_key": f"ID{name}:secret-of-{name}",
+    {"name": name, "api_key": f"key-of-{name}", "access_key_id": f"ID{name}", "secret_access_key": f"secret-of-{name}",
      "groups": groups}
     for name, groups in (("root", ["admins"]), ("clerk", []), ("stranger", []), ("warden", []))
 ]  # fmt: skip

@@ -40,7 +40,7 @@ ANOTHER = {"access_key": "AKIAANOTHER", "secret": "another-secret"}
 
 CALLERS: list[dict[str, Any]] = [
     {**WRITING, "groups": ["auditors"]},
-    {"name": "another", "s3_key": f"{ANOTHER['access_key']}:{ANOTHER['secret']}"},
+    {"name": "another", "access_key_id": ANOTHER["access_key"], "secret_access_key": ANOTHER["secret"]},
 ]
 TOLD, NOT_TOLD = ("took-effect", True), (None, False)
 

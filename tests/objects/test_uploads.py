@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CALLERS = [
     WRITER,
-    {"name": "stranger", "s3_key": "AKIASTRANGER:stranger-secret"},
+    {"name": "stranger", "access_key_id": "AKIASTRANGER", "secret_access_key": "stranger-secret"},
 ]
 STALE = (412, "StaleFencingToken")
 UNKNOWN = (404, "NoSuchUpload")

@@ -31,7 +31,7 @@ from tests.objects.test_forms import post, signed
 from tests.observe.scene import Collector, collecting, scene
 from tests.record import receiver
 from tests.record.receiver import Receiver, receiving
-from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY
+from tests.running import ACCESS_KEY, API_KEY, GRANTS, KEYS, SECRET_KEY
 from tests.waiting import PATIENCE
 
 KEY = "k" * 32
@@ -40,8 +40,7 @@ CALLERS = [
     {
         "name": "writer",
         "groups": ["admins"],
-        "s3_key": f"{ACCESS_KEY}:{SECRET_KEY}",
-        "api_key": API_KEY,
+        **KEYS,
     },
     {"name": "auditor", "groups": ["auditors"], "api_key": AUDITOR},
     {"name": "intruder", "api_key": INTRUDER},

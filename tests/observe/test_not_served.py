@@ -220,11 +220,7 @@ def problems(report: DoctorReport) -> dict[str, str]:
 
 
 def configured(cause: Cause, dsn: str, endpoint: str) -> Config:
-    usual = config(dsn, endpoint)
-    assert usual.s3 is not None
-    store = {**usual.s3.model_dump(exclude_unset=True), **(cause.store or {})}
-    postgres = {**usual.postgres.model_dump(exclude_unset=True), "dsn": cause.dsn(dsn), "functions": FUNCTIONS}
-    return config(dsn, endpoint, s3=store, postgres=postgres)
+    return config(dsn, endpoint, s3=cause.store or {}, postgres={"dsn": cause.dsn(dsn), "functions": FUNCTIONS})
 
 
 @pytest.mark.parametrize("name", CAUSES)
@@ -257,7 +253,7 @@ async def test_each_cause_has_one_line_a_minute_and_readiness_and_doctor_agree(
             assert f"{service} is {state}" in ready.json()["detail"]
             assert health.json()[service] == state
             said = " ".join(re.sub(r"<[^>]*>", "", unescape(page.text)).split())
-            report = await examine(broken)
+            report = await examine(broken.default)
             await asyncio.sleep(2 * repeats.EVERY)
         await owner.close()
     assert not lines(written, "request"), "there is no line of each request unless it is wanted"
@@ -278,9 +274,9 @@ async def test_each_cause_has_one_line_a_minute_and_readiness_and_doctor_agree(
 async def test_the_doctor_has_the_sql_for_missing_rights(dsn: str) -> None:
     owner = await asyncpg.connect(dsn)
     await owner.execute(f"{NO_RIGHTS}; REVOKE USAGE ON SCHEMA fencing FROM {GATEWAY}")
-    await owner.execute("\n".join(fix_sql(await examine(config(dsn)))))
+    await owner.execute("\n".join(fix_sql(await examine(config(dsn).default))))
     await owner.close()
-    assert "schema" not in problems(await examine(config(dsn)))
+    assert "schema" not in problems(await examine(config(dsn).default))
 
 
 @contextmanager
@@ -364,7 +360,7 @@ async def test_a_check_of_the_configuration_tries_both_services(
         assert broken.s3 is not None
         file = tmp_path / "gateway.toml"
         file.write_text(
-            f'[postgres]\ndsn = "{broken.postgres.dsn.get_secret_value()}"\n'
+            f'[postgres]\ndsn = "{broken.default.postgres.dsn.get_secret_value()}"\n'
             f'[s3]\nendpoint = "{broken.s3.endpoint}"\naccess_key_id = "{broken.s3.access_key_id}"\n'
             f'secret_access_key = "{broken.s3.secret_access_key[0].get_secret_value()}"\n'
         )
@@ -388,7 +384,7 @@ async def test_another_name_for_the_rows_of_a_table_is_found_by_the_doctor_and_n
     async with running(config(dsn, tables=rules), Sinks(Events(), logs.log)) as origin, httpx.AsyncClient() as client:
         await client.get(f"{origin}/v1/tables/sales")
     assert not lines(written, "catalog warning")
-    report = await examine(config(dsn, tables=rules))
+    report = await examine(config(dsn, tables=rules).default)
     found = [check for one in report.sections for check in one.checks if check.name == "table public.sales"]
     for name in ("sales_1", "recent"):
         [check] = [one for one in found if f"public.{name}" in one.detail]
@@ -396,5 +392,5 @@ async def test_another_name_for_the_rows_of_a_table_is_found_by_the_doctor_and_n
         assert f'name = "public.{name}"' in rule
         assert 'resource = "sale/{id}"' in rule
     mended = [rules[0], *({"name": f"public.{name}", "resource": "sale/{id}"} for name in ("sales_1", "recent"))]
-    report = await examine(config(dsn, tables=mended))
+    report = await examine(config(dsn, tables=mended).default)
     assert not [check for one in report.sections for check in one.checks if check.name == "table public.sales"]

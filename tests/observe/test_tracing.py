@@ -22,7 +22,7 @@ from gateway.observe.events import ServiceUnreachable
 from tests.objects.object_gateway import Stage
 from tests.observe.scene import Collector, Seen, collecting, patch, scene, scrape, value
 from tests.postgres import fresh_database
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config, running
+from tests.running import API_KEY, PAIR, config, running
 from tests.waiting import PATIENCE
 
 SERVER, CLIENT = 2, 3
@@ -181,7 +181,7 @@ class TestTables:
 class TestObjects:
     async def test_from_the_program_to_the_store_it_is_one_trace(self, stage: Stage, collector: Collector) -> None:
         trace = uuid4().hex
-        keys: dict[str, Any] = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+        keys: dict[str, Any] = PAIR
         with program_in(trace):
             async with (
                 FencedClient(stage.origin, api_key=API_KEY, **keys) as client,

@@ -245,7 +245,8 @@ WORKER: dict[str, Any] = {
     "name": "worker",
     "groups": ["auditors"],
     "api_key": [NEW, OLD],
-    "s3_key": [f"{name}:{secret}" for name, secret in PAIRS.items()],
+    "access_key_id": list(PAIRS),
+    "secret_access_key": list(PAIRS.values()),
 }
 ISSUER = {"name": "app", "secret": SECRET, "issuer": "https://issuer.example"}
 SHOWN = {key: fingerprint("worker", digest_of(key.encode())) for key in (OLD, NEW)}

@@ -26,7 +26,7 @@ from tests.leases.stage import Gateway, gateway, gone, pass_time
 from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage, staged
 from tests.record.entries import entries, flaws, lines
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
+from tests.running import KEYS
 from tests.tiers import first
 from tests.waiting import waiting
 
@@ -338,8 +338,7 @@ STALE = (412, "StaleFencingToken")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    keys = {"s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY}
-    callers = [{"name": "writer", "groups": ["admins"], **keys}]
+    callers = [{"name": "writer", "groups": ["admins"], **KEYS}]
     double, limits = S3Double(buckets=["bucket"]), {"pending_wait": 0.2}
     async with staged(postgres_server, double, callers=callers, limits=limits) as one:
         yield one

@@ -150,7 +150,7 @@ class TestGranting:
 
 class TestDoctor:
     async def check(self, dsn: str, role: str) -> doctor.Check:
-        report = await doctor.examine(config(dsn.replace("://postgres:@", f"://{role}@")))
+        report = await doctor.examine(config(dsn.replace("://postgres:@", f"://{role}@")).default)
         (check,) = [check for check in report.checks if check.name == "record"]
         return check
 

@@ -79,13 +79,8 @@ async def origin(shared_dsn: str) -> AsyncIterator[str]:
             {"name": name, "api_key": f"key-of-{name}", "groups": ["tenants"] if name in ("ann", "bob") else []}
             for name in NAMES
         ],
-    )
-    # One session: whatever one request leaves behind, the next one meets.
-    postgres = settings.postgres.model_copy(update={"pool_size": 1})
-    settings = settings.model_copy(
-        update={
-            "postgres": type(postgres).model_validate({**postgres.model_dump(), "roles": ROLES, "functions": FUNCTIONS})
-        }
+        # One session: whatever one request leaves behind, the next one meets.
+        postgres={"pool_size": 1, "roles": ROLES, "functions": FUNCTIONS},
     )
     try:
         async with running(settings) as origin:

@@ -251,7 +251,7 @@ async def test_the_operator_gives_the_table_one_resource(dsn: str, owner: asyncp
     assert ("SELECT" in told) is (table == "numbered")
     tables = [{"name": rule[2], "resource": rule[1]}]
     assert "'gateway naming apply'" in told
-    async with naming_changes(config(dsn, tables=tables)) as changes:
+    async with naming_changes(config(dsn, tables=tables).default) as changes:
         for one in await changes.planned():
             await changes.apply(one)
     async with gateway(dsn, tables=tables) as client:

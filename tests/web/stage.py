@@ -76,7 +76,7 @@ class Stage:
 def staged(config: Config, port: int = 0) -> Iterator[Stage]:
     """Serve a gateway of this configuration for as long as this lasts, on a free port or on this one."""
     with in_a_thread(running.running(config, port=port)) as (origin, loop):
-        yield Stage(origin, as_owner(config.postgres.dsn.get_secret_value()), loop)
+        yield Stage(origin, as_owner(config.default.postgres.dsn.get_secret_value()), loop)
 
 
 @contextmanager

@@ -470,7 +470,7 @@ def _given(mode: str, sites: list[_Site], store: int) -> dict[str, Any]:
         databases = {"postgres": None, "databases": []}
         for ground, section, journal in zip(grounds, sections, journals, strict=True):
             owned = {"name": ground.name, "schemas": [ground.schema], "resources": [f"{ground.kind}**"]}
-            section |= {**owned, "buckets": [ground.bucket], "default": ground is grounds[0]}
+            section |= {**owned, "buckets": [ground.bucket]}
             placed = journal if mode == "off" else {**journal, "bucket": f"{_JOURNAL}/{ground.name}/"}
             databases["databases"].append({**section, "journal": placed})
     return {

@@ -32,7 +32,7 @@ from tests.doubles.s3 import SECRET_KEY as STORE_SECRET
 from tests.doubles.s3 import DoubleProcess
 from tests.doubles.s3.process import RemoteRule
 from tests.postgres import as_gateway, install
-from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY
+from tests.running import API_KEY, GRANTS, PAIR
 
 JOBS = ("job/1", "job/2")
 KEYS = {f"jobs/{job[4:]}/{name}": job for job in JOBS for name in ("a", "b")}
@@ -171,7 +171,7 @@ LIMITS = {
 
 def configured(dsn: str, endpoint: str) -> dict[str, Any]:
     """Return the sections of a gateway's configuration."""
-    keys = {"s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY}
+    keys = {**PAIR, "api_key": API_KEY}
     return {
         "postgres": {
             "dsn": as_gateway(dsn),

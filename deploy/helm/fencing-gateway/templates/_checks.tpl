@@ -7,7 +7,7 @@
 {{- fail "config: is empty; set it to the text of gateway.toml (--set-file config=gateway.toml), or name a ConfigMap in existingConfigMap" -}}
 {{- end -}}
 {{/* A ConfigMap is no place for a secret: those who may read it are many, and its text is in backups and in diffs. */}}
-{{- $secret := "dsn|api_key|api_keys|secret|former_secret|client_secret|secret_access_key|s3_key|signing_keys|evidence_keys|issuer_api_key" -}}
+{{- $secret := "dsn|api_key|api_keys|secret|former_secret|client_secret|secret_access_key|signing_keys|evidence_keys|issuer_api_key" -}}
 {{/* A number sign within a line may be part of a text, so that only whole lines count as comments. */}}
 {{- with regexFind (printf `(?m)^\s*([^#\s][^\n]*[{,.]\s*)?["']?(%s)["']?\s*=` $secret) .Values.config -}}
 {{- $key := regexFind `\w+["']?\s*=$` . | trimSuffix "=" | trim | trimAll "\"'" -}}
