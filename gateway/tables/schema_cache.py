@@ -194,29 +194,23 @@ class SchemaCache:
                 await registry.register_table(self._database, name, relation, configured, agreeing)
         await self._load_after(_now())
 
-    async def using(self, schema: str, name: str, work: Callable[[CachedTable], Awaitable[Answer]]) -> Answer:
-        """Run ``work`` with a table. Run it again, from the start, if the cached table was out of date.
+    async def using(self, names: Sequence[Name], work: Callable[[Sequence[CachedTable]], Awaitable[Answer]]) -> Answer:
+        """Run ``work`` with these tables. Run it again, from the start, if a cached table was out of date.
 
         An error that may come from an outdated table has to undo everything that ``work`` did. Raises what ``work``
-        raises, and ``Unavailable`` if the table keeps changing.
+        raises, and ``Unavailable`` if a table keeps changing.
         """
-        return await self.using_all([(schema, name)], lambda tables: work(tables[schema, name]))
-
-    async def using_all(
-        self, names: Sequence[Name], work: Callable[[Mapping[Name, CachedTable]], Awaitable[Answer]]
-    ) -> Answer:
-        """Do the same as ``using`` with several tables, each by its schema and name."""
         for _ in range(_ATTEMPTS):
-            tables: dict[Name, CachedTable] = {}
+            tables: list[CachedTable] = []
             try:
                 for schema, name in names:
-                    tables[schema, name] = await self.table(schema, name)
+                    tables.append(await self.table(schema, name))
                 return await work(tables)
             except Unproven as unproven:
                 await self._register(unproven.namings)
             except _OUTDATED as error:
                 complete = len(tables) == len(names)
-                renewed = self._renewed(tables.values(), error) if complete else self._reloaded()
+                renewed = self._renewed(dict.fromkeys(tables), error) if complete else self._reloaded()
                 if not await renewed:
                     raise
         raise Unavailable("The table is being changed.", advice="Nothing was written. Send the request again.")

@@ -265,6 +265,10 @@ class Target:
     name: str
     shown_schema: bool
 
+    @property
+    def qualified(self) -> str:
+        return f"{self.schema}.{self.name}"
+
 
 def name_of(path: str, prefixes: Sequence[str]) -> tuple[Kind, str]:
     """Return the kind of a path (table, function, or root) and its name. Raise PGRST125 for any other path."""

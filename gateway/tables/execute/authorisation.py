@@ -92,10 +92,10 @@ class TableAuthorisation(Authorisation):
 
         Return the resources that it may claim.
         """
-        place = Place(PlaceKind.TABLE, write.table)
+        place = Place(PlaceKind.TABLE, write.target.qualified)
         claimable = await self._covered(write.sender, Action.WRITE, place, resources, write.rule.mode)
         if write.request.wants_rows:
-            await self._shows(write.sender, write.table, resources)
+            await self._shows(write.sender, write.target.qualified, resources)
         return claimable
 
     async def _shows(self, sender: Sender, name: str, resources: Sequence[str] | None) -> None:

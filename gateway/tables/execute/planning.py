@@ -150,11 +150,11 @@ class Incoming:
 class ParsedWrite:
     """A write as its sender asks for it. ``headers`` are those of the dialect, by lower-case name.
 
-    ``table``: ``schema.name``. ``rule``: that of the table.
+    ``rule``: that of the table, the ``target``.
     """
 
     request: Request
-    table: str
+    target: Target
     rule: Rule
     headers: Mapping[bytes, str]
     shown: FencingHeaders
@@ -188,7 +188,7 @@ def parse(
     if parsed.method != "DELETE":
         request.body_type(headers)
     request.parse_key(headers)
-    return ParsedWrite(parsed, f"{target.schema}.{target.name}", rule, headers, shown, tokens, sender)
+    return ParsedWrite(parsed, target, rule, headers, shown, tokens, sender)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Views and policies can call functions that write, and no read may become an unfe
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from sys import getsizeof
 from typing import Any, TypeVar
@@ -20,12 +20,12 @@ from gateway.tables.catalog import Snapshot, check_distributed
 from gateway.tables.dialect import openapi, request, response
 from gateway.tables.dialect.errors import too_large
 from gateway.tables.dialect.etags import check_preconditions, names_one_row
-from gateway.tables.dialect.request import READS, Request, unsupported
+from gateway.tables.dialect.request import READS, Request, Target, unsupported
 from gateway.tables.dialect.response import Response, Row
 from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.authorisation import TableAuthorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath
-from gateway.tables.execute.planning import Sender
+from gateway.tables.execute.planning import EffectivePreferences, Incoming, Sender
 from gateway.tables.functions import Functions
 from gateway.tables.schema_cache import CachedTable, FunctionCache, SchemaCache
 from gateway.tables.sql.expressions import Statement
@@ -76,19 +76,35 @@ class Reader:
     def __init__(
         self,
         database: Database,
+        schema_cache: SchemaCache,
+        preferences: EffectivePreferences,
         fast_path: FastPath,
         authorisation: TableAuthorisation,
         limit: AnswerLimit,
         max_rows: int | None,
     ) -> None:
-        self._database, self._fast_path, self._max_rows = database, fast_path, max_rows
-        self._authorisation, self.limit = authorisation, limit
+        self._database, self._schema_cache, self._preferences = database, schema_cache, preferences
+        self._fast_path, self._authorisation, self._max_rows = fast_path, authorisation, max_rows
+        self.limit = limit
 
-    async def execute(self, candidate: Candidate, wanted: Request, cached: CachedTable, sender: Sender) -> Response:
-        """Return the answer. A read of one statement leaves its recipe behind.
+    async def answer(
+        self, incoming: Incoming, candidate: Candidate, target: Target, headers: Mapping[bytes, str]
+    ) -> Response:
+        """Answer a read of one table. A read of one statement leaves its recipe behind.
 
         Raises ``Denied``, ``SqlError``, ``DialectError`` or ``Unavailable``.
         """
+        head, sender = incoming.head, incoming.sender
+        await self._authorisation.reads(sender, (target.qualified,))
+        parsed = request.parse(head.method, head.query_string, headers)
+
+        async def work(tables: Sequence[CachedTable]) -> Response:
+            wanted = await self._preferences.applied(parsed, headers)
+            return await self._execute(candidate, wanted, tables[0], sender)
+
+        return await self._schema_cache.using([(target.schema, target.name)], work)
+
+    async def _execute(self, candidate: Candidate, wanted: Request, cached: CachedTable, sender: Sender) -> Response:
         path, query_string = sender.path, sender.query.encode("latin-1")
         wanted = self.capped(wanted)
         check_distributed(cached.table)

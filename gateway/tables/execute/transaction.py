@@ -5,7 +5,7 @@ refusal is recorded before it is answered.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -69,7 +69,7 @@ class UnitOfWork:
 
     def about(self, number: int) -> AbstractContextManager[None]:
         """Let errors that are raised in this context say which write of a list they are about."""
-        return nullcontext() if self.combine is None else of_write(number)
+        return of_write(None if self.combine is None else number)
 
     def claimant(self, resource: str) -> int:
         """Return the number of the first write that claims a resource."""
