@@ -7,7 +7,7 @@ one. No write depends on the announcements: each one checks its table (``gateway
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
@@ -48,11 +48,11 @@ _ATTEMPTS = 4
 
 @dataclass(slots=True, eq=False)
 class CachedTable:
-    """One table with its rule and its statements. ``named`` is None if no rule and no key names its rows.
+    """One table with its rule and its statements. ``name``: ``schema.table``.
 
-    ``registry`` has the namings in force. ``generation`` is the one that writes prove; None in observe mode.
-    ``reach``: what its writes can change beyond their rows; None for nothing.
-    ``current`` is False once the catalog has changed since. A table that is not current is never current again.
+    ``named`` is None if no rule and no key names its rows. ``registry`` has the namings in force. ``generation`` is the
+    one that writes prove; None in observe mode. ``reach``: what its writes can change beyond their rows; None for
+    nothing. ``current`` is False once the catalog has changed since. Such a table is never current again.
     """
 
     table: Table
@@ -63,10 +63,10 @@ class CachedTable:
     generation: UUID | None = None
     reach: Reach | None = None
     current: bool = True
+    name: str = field(init=False)
 
-    @property
-    def name(self) -> str:
-        return f"{self.table.schema}.{self.table.name}"
+    def __post_init__(self) -> None:
+        self.name = f"{self.table.schema}.{self.table.name}"
 
     def naming(self) -> Naming:
         """Return how its rows are named.
