@@ -17,7 +17,7 @@ from gateway.fencing.naming import NameColumn, TableNaming
 from gateway.fencing.resource import Template, escape
 from gateway.tables.catalog import Column, Table
 from gateway.tables.dialect.body import Payload
-from gateway.tables.dialect.grammar import Condition, Field, Node
+from gateway.tables.dialect.query import pins
 from gateway.tables.dialect.request import Request
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
@@ -75,36 +75,6 @@ def check_canonical(columns: tuple[Column, ...]) -> None:
                 "so no resource name can be derived from it.",
                 advice="Ask the operator for a rule over other columns, or name the resource in Fencing-Resource.",
             )
-
-
-def pins(filters: tuple[Node, ...]) -> dict[str, tuple[str, ...]]:
-    """Columns that root filters pin to values: to one by a plain ``eq``, to several by a plain ``in``.
-
-    The first of a name wins, but an ``eq`` wins over an ``in`` on the same column, because it says more.
-    """
-    found: dict[str, tuple[str, ...]] = {}
-    for node in filters:
-        if not isinstance(node, Condition) or node.negated or node.field.path:
-            continue
-        if node.operator == "eq" and isinstance(node.value, str):
-            if len(found.get(node.field.name, ())) != 1:
-                found[node.field.name] = (node.value,)
-        elif node.operator == "in" and isinstance(node.value, tuple):
-            found.setdefault(node.field.name, node.value)
-    return found
-
-
-def pins_exactly(filters: tuple[Node, ...], columns: tuple[str, ...]) -> bool:
-    """Whether the filters are one plain ``eq`` for each of ``columns`` and nothing else: what PUT asks for."""
-    plain = [
-        node.field.name
-        for node in filters
-        if isinstance(node, Condition)
-        and node.operator == "eq"
-        and not node.negated
-        and node.field == Field(node.field.name)
-    ]
-    return len(plain) == len(filters) and sorted(plain) == sorted(columns)
 
 
 MAX_RESOURCES = 1000

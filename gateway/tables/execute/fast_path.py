@@ -535,9 +535,9 @@ class FastPath:
             and rule.equal is Equal.ACCEPT
             and write.claimed is not None
             and len(write.claimed) == 1
-            and not request.singular
+            and not request.media.singular
             and not request.preferences.need_a_transaction
-            and not request.preconditions
+            and request.preconditions is None
             and (bool(columns) or request.method == "DELETE")
             and not runs_code
             # The rows that it reaches are looked for in a transaction. A guard of their table asks there what is held.

@@ -243,8 +243,9 @@ async def execute(
             await settings.set_zone(transaction, write.request.preferences.timezone)
         return await write.call.carry_out(transaction), []
     # Before the time zone is the caller's: in another one the same row has another text, and another ETag.
-    current = await _locked_version(transaction, write) if write.request.preconditions else None
-    creates = write.request.method == "PUT" and bool(write.request.preconditions) and current is None
+    conditional = write.request.preconditions is not None
+    current = await _locked_version(transaction, write) if conditional else None
+    creates = write.request.method == "PUT" and conditional and current is None
     if write.request.preferences.timezone is not None:
         await settings.set_zone(transaction, write.request.preferences.timezone)
     reaches = write.cached.reach is not None
@@ -277,7 +278,7 @@ async def _locked_version(transaction: Transaction, write: PlannedWrite) -> str 
     Raises ``RowChanged`` if the ETag does not meet the preconditions.
     """
     current = await _version(transaction, write)
-    if not write.request.preconditions.met_by(current):
+    if write.request.preconditions is not None and not write.request.preconditions.met_by(current):
         raise row_changed(current)
     return current
 
@@ -330,7 +331,7 @@ async def _row(
 
 def _check_touched(request: Request, touched: int) -> None:
     check_put(request, touched)
-    if request.singular:
+    if request.media.singular:
         check_single(touched)
     if request.method in ("PATCH", "DELETE"):
         check_affected(request, touched)

@@ -57,7 +57,7 @@ class _Call:
         if row["body"] is None:
             raise too_large(self.reader.limit.most)
         function, touched = self.choice.function, row["touched"]
-        if self.request.singular and function.returns_set:
+        if self.request.media.singular and function.returns_set:
             check_single(touched)
         check_affected(self.request, touched)
         return Written(touched, body=row["body"], total=row["total"])

@@ -37,11 +37,12 @@ from gateway.tables.dialect import body, request
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.etags import check_preconditions
 from gateway.tables.dialect.grammar import not_implemented
+from gateway.tables.dialect.query import pins_exactly
 from gateway.tables.dialect.request import Request, Target
 from gateway.tables.dialect.response import Accepted, Response, Written
 from gateway.tables.execute import acting
 from gateway.tables.execute.acting import Role
-from gateway.tables.naming import NOTHING_NAMED, Explicit, Naming, Rule, pins_exactly
+from gateway.tables.naming import NOTHING_NAMED, Explicit, Naming, Rule
 from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql import statements
 

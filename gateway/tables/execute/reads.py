@@ -19,7 +19,8 @@ from gateway.http.body import SMALL, twice
 from gateway.tables.catalog import Snapshot, check_distributed
 from gateway.tables.dialect import openapi, request, response
 from gateway.tables.dialect.errors import too_large
-from gateway.tables.dialect.etags import check_preconditions, names_one_row
+from gateway.tables.dialect.etags import check_preconditions
+from gateway.tables.dialect.query import names_one_row
 from gateway.tables.dialect.request import READS, Request, Target, unsupported
 from gateway.tables.dialect.response import Response, Row
 from gateway.tables.execute.acting import Acting
@@ -110,7 +111,7 @@ class Reader:
         check_distributed(cached.table)
         check_preconditions(wanted.preconditions, wanted.method, wanted.query, cached.table)
         # In another time zone the same row has another text.
-        tagged = wanted.preferences.timezone is None and names_one_row(wanted.query, cached.table)
+        tagged = wanted.preferences.timezone is None and names_one_row(wanted.query, cached.table.primary_key)
         shape, values = lower_read(wanted, counted=self._counts_exactly(wanted), tagged=tagged)
         values[MOST] = self.limit.most
         statement = cached.statements.read(shape)

@@ -22,11 +22,11 @@ from gateway.http.head import LONGEST, Head
 from gateway.observe.events import WriteAccepted
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.grammar import Condition, Field
-from gateway.tables.dialect.query import RESERVED
+from gateway.tables.dialect.query import RESERVED, pins
 from gateway.tables.dialect.request import HEADERS, Request
 from gateway.tables.dialect.response import Headers as Headings
 from gateway.tables.dialect.response import Response
-from gateway.tables.naming import canonical_text, pins
+from gateway.tables.naming import canonical_text
 from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql.expressions import Statement
 from gateway.tables.sql.shape import MOST
