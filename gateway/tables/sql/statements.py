@@ -33,7 +33,6 @@ from gateway.tables.sql.expressions import (
     directed,
     document,
     from_table,
-    json_array,
     kept,
     quote,
     quoted,
@@ -41,9 +40,7 @@ from gateway.tables.sql.expressions import (
     reference,
     same_references,
     same_relation,
-    separated,
     string,
-    stripped,
     tag,
     unchanged,
 )
@@ -191,7 +188,7 @@ class Statements:
                 directed(sa.literal_column(f"{_WRITE}.o{number}"), descending=term[1], nulls=term[2])
                 for number, term in enumerate(shape.order)
             ]
-            body = self._bodies(shape.form, ordered)
+            body = document(shape.form, f"{_WRITE}.body", ordered, f"{_WRITE}.line")
         results: list[ColumnElement[Any]] = [
             _if_asked(self._as_planned(shape)).label("current"),
             sa.func.count().label("touched"),
@@ -227,12 +224,6 @@ class Statements:
         ):
             return f"{check} AND {same_references(self.table, 'upd', self._references)}"
         return check
-
-    def _bodies(self, form: Form, order: list[ColumnElement[Any]]) -> ColumnElement[Any]:
-        rows: ColumnElement[Any] = sa.literal_column(f"{_WRITE}.body")
-        if form == "csv":
-            return separated(rows, sa.literal_column(f"{_WRITE}.line"), order)
-        return stripped(rows, order) if form == "stripped" else json_array(rows, order)
 
     def _data_change(self, shape: WriteShape, fence: CTE | None) -> Any:
         held = [] if fence is None else [sa.exists(sa.select(fence.c.resource))]
@@ -539,11 +530,9 @@ def _whole(parameter: Parameter) -> ColumnElement[Any]:
 
 def _body(function: Function, form: Form) -> ColumnElement[Any]:
     """All rows as one document; without an array around it for a function that returns one thing."""
-    if form == "csv":
-        return document(form, f"{_PAGE}.*")
-    row: ColumnElement[Any] = sa.literal_column(f"{_PAGE}.*" if function.composite else reference(_PAGE, function.name))
-    rows = stripped(row) if form == "stripped" else json_array(row)
-    if function.returns_set:
+    whole = function.composite or form == "csv"
+    rows = document(form, f"{_PAGE}.*" if whole else reference(_PAGE, function.name))
+    if function.returns_set or form == "csv":
         return rows
     first = sa.cast(rows, Type("json")).op("->")(sa.literal_column("0"))
     return sa.func.coalesce(sa.cast(first, sa.Text()), sa.literal_column("'null'"))
