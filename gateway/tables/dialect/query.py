@@ -7,12 +7,10 @@ A key that is not reserved is a filter on the column of that name. With the labe
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from urllib.parse import unquote_plus
 
 from gateway.errors import DialectError
 from gateway.tables.dialect.grammar import (
-    LONGEST_KEPT,
     MAX_TERMS,
     SIMPLE_NAME,
     SPACES,
@@ -371,17 +369,9 @@ def parse_order(text: str) -> tuple[Order, ...]:
     return tuple(terms)
 
 
-@lru_cache(maxsize=512)
-def _short_names(text: str, what: str) -> tuple[str, ...]:
-    return _names(text, what)
-
-
+@kept_if_short
 def parse_names(text: str, what: str) -> tuple[str, ...]:
     """Read a comma list of plain column names, sorted: clients send them in random order."""
-    return (_short_names if len(text) <= LONGEST_KEPT else _names)(text, what)
-
-
-def _names(text: str, what: str) -> tuple[str, ...]:
     cursor = Cursor(text, what)
     names = [read_name(cursor)]
     while cursor.literal(","):

@@ -32,15 +32,13 @@ class TableAuthorisation(Authorisation):
 
     async def reads(self, sender: Sender, names: Iterable[str]) -> None:
         for name in names:
-            if not sender.rights.may_read((name,)):
-                raise await self._denied(sender, Action.READ, Place(PlaceKind.TABLE, name))
-            await self._has_role(sender, Action.READ, Place(PlaceKind.TABLE, name))
+            place = Place(PlaceKind.TABLE, name)
+            await self._may(sender, Action.READ, place, granted=sender.rights.may_read((name,)))
 
     async def writes(self, sender: Sender, name: str) -> None:
         """Check that the caller writes to a table at all. ``claims`` checks its resources."""
-        if not sender.rights.may_write_to(name):
-            raise await self._denied(sender, Action.WRITE, Place(PlaceKind.TABLE, name))
-        await self._has_role(sender, Action.WRITE, Place(PlaceKind.TABLE, name))
+        place = Place(PlaceKind.TABLE, name)
+        await self._may(sender, Action.WRITE, place, granted=sender.rights.may_write_to(name))
 
     async def writes_anything(self, sender: Sender) -> None:
         """Check that the caller writes to any table at all, before the body says to which."""
@@ -49,9 +47,8 @@ class TableAuthorisation(Authorisation):
 
     async def calls(self, sender: Sender, name: str) -> None:
         limits = sender.rights.function(name)
-        if not (limits.placed or limits.patterns):
-            raise await self._denied(sender, Action.CALL, Place(PlaceKind.FUNCTION, name))
-        await self._has_role(sender, Action.CALL, Place(PlaceKind.FUNCTION, name))
+        granted = bool(limits.placed or limits.patterns)
+        await self._may(sender, Action.CALL, Place(PlaceKind.FUNCTION, name), granted=granted)
 
     async def only_reads(self, sender: Sender, name: str) -> None:
         """Check a call that claims nothing."""
@@ -102,8 +99,10 @@ class TableAuthorisation(Authorisation):
         if not _may_see(sender.rights.table(Action.READ, name), resources):
             raise await self._denied(sender, Action.READ, Place(PlaceKind.TABLE, name))
 
-    async def _has_role(self, sender: Sender, action: Action, place: Place) -> None:
-        """Deny a caller without a role of the database, if callers have such roles."""
+    async def _may(self, sender: Sender, action: Action, place: Place, *, granted: bool) -> None:
+        """Deny a caller without a grant, or without a role of the database if callers have such roles."""
+        if not granted:
+            raise await self._denied(sender, action, place)
         if not sender.has_role:
             denied = await self._refused(sender, place, Missing(action, str(place), _filed(place)))
             denied.message = f"No rule of postgres.roles names a role of the database for {sender.caller}."
