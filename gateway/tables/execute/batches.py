@@ -91,8 +91,8 @@ class Batches:
 
     def expected(self, asked: Asked) -> bool:
         """Return whether fences have risen lately with such statements."""
-        role = asked.role
-        return ("" if role is None else role.name, asked.statement.text) in self._rising
+        text, role = asked.statement.text, asked.role
+        return (text if role is None else (role.name, text)) in self._rising
 
     def busy(self) -> bool:
         """Return whether a statement is under way, or was a moment ago: writers pause between two statements."""
@@ -135,22 +135,24 @@ class Batches:
         return lane
 
     async def _together(self, batch: Sequence[Asked]) -> Sequence[Record | None]:
-        statement, arguments = batch[0].statement, [asked.arguments for asked in batch]
-        if batch[0].role is not None:
-            return await self._under_role(batch[0].role.name, batch)
+        first = batch[0]
+        if first.role is not None:
+            return await self._under_role(first.role.name, batch)
+        statement, arguments = first.statement, [asked.arguments for asked in batch]
         # The first statement of a transaction checks its table. The result holds until the transaction ends.
         checks = statement.names.index(CHECKS)
-        for one in arguments if batch[0].claimed else arguments[1:]:
+        for one in arguments if first.claimed else arguments[1:]:
             one[checks] = False
-        if not batch[0].claimed:
+        if not first.claimed:
             return await self._trip(batch, self._many(statement.text, arguments))
         # The first statement claims for all others, and writes nothing. It waits for the writers that it overtakes.
         # Each other one has a snapshot of its own, looks at its fence, and writes.
-        first: dict[str, object] = {CHECKS: True, CLAIMS: _claims(batch)}
-        arguments.insert(0, [first.get(name) for name in statement.names])
+        own: dict[str, object] = {CHECKS: True, CLAIMS: _claims(batch)}
+        arguments.insert(0, list(map(own.get, statement.names)))
         rows = await self._trip(batch, self._database.fetchmany_claim(statement.text, arguments, _carried(batch)))
-        self._note(("", statement.text), rows[0], rows[1:])
-        return rows[1:]
+        claimed = rows.pop(0)
+        self._note(statement.text, claimed, rows)
+        return rows
 
     async def _alone(self, asked: Asked) -> Record | None:
         if asked.claimed:
@@ -221,8 +223,8 @@ def _carried(batch: Sequence[Asked]) -> Callable[[list[Record]], Claims]:
     """Return what tells the tokens that fences carry, by the rows of a batch. A row of its claims stands before."""
 
     def carried(rows: list[Record]) -> Claims:
-        pairs = zip(batch, rows[len(rows) - len(batch) :], strict=True)
-        return [(asked.claim.resource, asked.claim.token) for asked, row in pairs if asked.claim and row["held"]]
+        pairs = zip(batch, rows[-len(batch) :], strict=True)
+        return [asked.claim[:2] for asked, row in pairs if asked.claim and row["held"]]
 
     return carried
 
