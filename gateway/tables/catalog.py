@@ -118,6 +118,10 @@ class Table:
     distributed: bool = False
 
     @property
+    def title(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
     def is_view(self) -> bool:
         return self.kind in ("v", "m")
 
@@ -362,4 +366,4 @@ def check_distributed(table: Table) -> None:
     Reads are refused, too: Citus would check on another node that the table is the one that was planned.
     """
     if table.distributed:
-        raise not_implemented(f"A request for {table.schema}.{table.name}, which Citus manages,", CITUS_ADVICE)
+        raise not_implemented(f"A request for {table.title}, which Citus manages,", CITUS_ADVICE)

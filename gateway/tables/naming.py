@@ -143,7 +143,7 @@ def naming(table: Table, rule: Rule) -> Naming:
     if missing:
         raise ResourceUnderivable(
             f"The resource template {template.text!r} names the column {missing[0]!r}, "
-            f"which {table.schema}.{table.name} does not have.",
+            f"which {table.title} does not have.",
             advice="Ask the operator to correct the rule of this table.",
         )
     return Naming(table, template, tuple(table.columns[name] for name in template.fields))
@@ -230,7 +230,7 @@ def _key_template(table: Table) -> Template:
     """``schema.table/{pk}``, each part of a composite key in a segment of its own. Any column name will do."""
     if not table.primary_key:
         raise ResourceUnderivable(
-            f"{table.schema}.{table.name} has no primary key, so its rows have no names.",
+            f"{table.title} has no primary key, so its rows have no names.",
             advice="Ask the operator for a rule with a resource template for this table.",
         )
     literals = (f"{table_resource(table)}/", *("/" for _ in table.primary_key[1:]), "")
@@ -385,7 +385,7 @@ def computed_key_advice(named: Naming, given: Collection[str]) -> str | None:
     ]
     if not computed:
         return None
-    table = f"{named.table.schema}.{named.table.name}"
+    table = named.table.title
     otherwise = (
         f"the operator to give the table one resource: resource = {json.dumps(table_resource(named.table))} "
         f"in its rule, [[tables]] with name = {json.dumps(table)}, put in force by 'gateway naming apply'. Then lock "

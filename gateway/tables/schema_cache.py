@@ -66,7 +66,7 @@ class CachedTable:
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.name = f"{self.table.schema}.{self.table.name}"
+        self.name = self.table.title
 
     def naming(self) -> Naming:
         """Return how its rows are named.
@@ -87,7 +87,7 @@ class CachedTable:
         proven: dict[int, UUID] = {}
         unproven = []
         for named in namings:
-            one = UnprovenNaming(f"{named.table.schema}.{named.table.name}", named.table.oid, as_registered(named))
+            one = UnprovenNaming(named.table.title, named.table.oid, as_registered(named))
             generation = check_table(one.name, one.relation, one.naming, self.registry)
             if generation is None:
                 unproven.append(one)
@@ -182,7 +182,7 @@ class SchemaCache:
         if named is None or rule.mode is not Enforcement.ENFORCE:
             return None
         try:
-            return check_table(f"{table.schema}.{table.name}", table.oid, as_registered(named), self._registry)
+            return check_table(table.title, table.oid, as_registered(named), self._registry)
         except NamingChanged:
             return None
 

@@ -287,7 +287,7 @@ def _foreign_code(table: Table, event: str, tables: Iterable[Table], rule_of: Ru
             if named is None or rule.mode is Enforcement.OBSERVE:
                 continue
             if own is None or own.template.literals != named.template.literals:
-                yield f"the {kind} {name} writes {other.schema}.{other.name}"
+                yield f"the {kind} {name} writes {other.title}"
 
 
 @lru_cache(maxsize=1024)
@@ -339,7 +339,7 @@ class _Search:
         self._below = frozenset(snapshot.graph.below)
 
     def of(self, table: Table) -> Iterator[SideEffect]:
-        name, rule = _name(table), self._rule_of(table.schema, table.name)
+        name, rule = table.title, self._rule_of(table.schema, table.name)
         if table.distributed:
             yield SideEffect(name, f"it is not served: {CITUS_PROBLEM}", CITUS_ADVICE)
             return
@@ -375,10 +375,10 @@ class _Search:
             return
         known = set(own.fields) <= set(child.columns)  # a view may have other columns
         yield SideEffect(
-            _name(table),
-            f"its rows in {_name(child)} can be written by that name too, under other fences",
-            f"Give both one resource by a template, or do not expose {_name(child)}.",
-            shared=((_name(child), own.template.text),) if known else (),
+            table.title,
+            f"its rows in {child.title} can be written by that name too, under other fences",
+            f"Give both one resource by a template, or do not expose {child.title}.",
+            shared=((child.title, own.template.text),) if known else (),
             another_name=True,
         )
 
@@ -418,7 +418,7 @@ def _filled(template: Template, column_of: Mapping[str, str]) -> str:
 
 def _of_code(table: Table, reach: Reach, fate: Cascades) -> Iterator[SideEffect]:
     """Yield the effects of triggers and rules: those that their texts show, then those that they may have."""
-    name, refused = _name(table), fate is not Cascades.ALLOW
+    name, refused = table.title, fate is not Cascades.ALLOW
     shown = dict.fromkeys(what for event in EVENTS for what in reach.written_by_code(event))
     for what in shown:
         yield SideEffect(
@@ -452,7 +452,3 @@ def _may_reach(trigger: Trigger) -> bool:
     The check of touched rows sees such a change.
     """
     return trigger.writes or not (trigger.each_row and trigger.when == "before")
-
-
-def _name(table: Table) -> str:
-    return f"{table.schema}.{table.name}"

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from gateway.db import settings
 from gateway.db.database import Database, Transaction
 from gateway.db.fences import ClaimResult
-from gateway.errors import AnswerTooLarge, Denied, GatewayError, OutcomeUnknown, TokenImplausible, Unavailable
+from gateway.errors import Denied, GatewayError, OutcomeUnknown, TokenImplausible, Unavailable
 from gateway.fencing.decision import Presented
 from gateway.fencing.record import Attempt, Refusal, Rejection
 from gateway.observe.events import Observe, StepReached, WriteAccepted
@@ -25,7 +25,7 @@ from gateway.tables.execute import fenced_write, idempotency
 from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.authorisation import TableAuthorisation
 from gateway.tables.execute.fenced_write import Claims, ClaimsPending, ClaimsRefused, ObservedRefusal, accepted_under
-from gateway.tables.execute.idempotency import SETTLE_ATTEMPTS, IdempotentReplay, StoredAnswer
+from gateway.tables.execute.idempotency import SETTLE_ATTEMPTS, IdempotentReplay
 from gateway.tables.execute.planning import IdempotencyKey, PlannedWrite
 from gateway.tables.execute.reached_rows import concerns
 from gateway.tables.execute.reads import AnswerLimit
@@ -35,9 +35,6 @@ from gateway.token_admission import Admission
 CLAIM_AFTER = StepReached("tables.claim.after")
 WRITE_AFTER = StepReached("tables.write.after")
 COMMIT_AFTER = StepReached("tables.commit.after")
-
-MOST_KEPT = 1024 * 1024
-"""Bytes of an answer that is kept under a key."""
 
 _SEND_AGAIN = (
     "Send the same request with the same Idempotency-Key. If it has taken effect you get its answer, and if not, "
@@ -214,7 +211,8 @@ class FencedTransactions:
             await settings.check_constraints(transaction)
             await acting.restore()
         if unit.key is not None:
-            await _keep(transaction, unit, unit.key, claims, outcome.answer)
+            claimants = [(resource, unit.claimant(resource)) for resource, _ in claims.shown()]
+            await idempotency.store_answer(transaction, unit.key, outcome.answer, claimants)
         return outcome
 
     async def _write_all(
@@ -307,13 +305,3 @@ def _answer(write: PlannedWrite, written: Written, under: Accepted) -> Response:
     if write.call is not None:
         return write.call.answer(written, under)
     return response.write(write.request, write.cached.table, written, under, write.sender.path)
-
-
-async def _keep(
-    transaction: Transaction, unit: UnitOfWork, key: IdempotencyKey, claims: Claims, answer: Response
-) -> None:
-    if len(answer.body) > MOST_KEPT:
-        raise AnswerTooLarge(f"The answer has {len(answer.body)} bytes; at most {MOST_KEPT} are kept under a key.")
-    claimed = [(resource, unit.claimant(resource)) for resource, _ in claims.shown()]
-    kept = StoredAnswer(key.fingerprint, answer.status, answer.headers, answer.body, claimed)
-    await idempotency.store_answer(transaction, key, kept)

@@ -107,7 +107,7 @@ class Statements:
         return compiled(
             answered(row.select_from(_page(rows, shape))),
             runs_code=any(table.runs_code_when_read for table in tables),
-            tables=tuple(f"{table.schema}.{table.name}" for table in tables),
+            tables=tuple(table.title for table in tables),
         )
 
     def _tag_of(self, where: list[ColumnElement[Any]]) -> ColumnElement[Any]:
@@ -116,7 +116,7 @@ class Statements:
 
     def _version_of(self, filters: tuple[FilterShape, ...]) -> Statement:
         """Return the ETags of the rows that the filters match. The rows stay unchanged until the transaction ends."""
-        where = [self._conditions.condition(one, self.table.name) for one in filters]
+        where = self._where(filters)
         return compiled(sa.select(self._tag.label("etag")).select_from(self._target).where(*where).with_for_update())
 
     def _lock(self, shape: LockShape) -> Statement:
@@ -142,7 +142,7 @@ class Statements:
                 [sa.cast(self._target.c[name], sa.Text()) for name in shape.keys], type_=sa.Text()
             ).label("keys"),
         )
-        where = [self._conditions.condition(one, self.table.name) for one in shape.filters]
+        where = self._where(shape.filters)
         rows = rows.select_from(self._target, *sources).where(*where)
         return compiled(rows.with_for_update(of=self._target, key_share=not shape.exclusive))
 
@@ -158,6 +158,9 @@ class Statements:
             f"SELECT count(*) AS found FROM {table} WHERE ({own}) IN "  # noqa: S608 - quoted names
             f"(SELECT {given} FROM unnest({arrays}) AS u ({names}))"
         )
+
+    def _where(self, filters: tuple[FilterShape, ...]) -> list[ColumnElement[Any]]:
+        return [self._conditions.condition(one, self.table.name) for one in filters]
 
     def _place(self, column: str, type_: str) -> ColumnElement[Any]:
         return sa.literal_column(f"{reference(self.table.name, column)}::{type_}")
@@ -233,13 +236,13 @@ class Statements:
     def _update(self, shape: WriteShape, held: list[Any]) -> Any:
         body = self._body(shape)
         changes = {self._target.c[name]: value for name, value in body.values.items()}
-        where = [self._conditions.condition(one, self.table.name) for one in shape.filters]
+        where = self._where(shape.filters)
         guard = [self._guard(where)] if shape.guarded else []
         located = [self._located()] if shape.located else []
         return sa.update(self._target).values(changes).where(*held, *located, *where, *guard)
 
     def _delete(self, shape: WriteShape, held: list[Any]) -> Any:
-        where = [self._conditions.condition(one, self.table.name) for one in shape.filters]
+        where = self._where(shape.filters)
         located = [self._located()] if shape.located else []
         return sa.delete(self._target).where(*held, *located, *where)
 
