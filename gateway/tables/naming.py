@@ -6,9 +6,10 @@ wrong guess here can refuse a write but never let one through.
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any, TypeAlias
 
 from gateway.errors import GatewayError, ResourceMismatch, ResourceUnderivable, TokenRequired
@@ -328,7 +329,7 @@ def _pinned_rows(request: Request, named: Naming, moved: Payload | None) -> tupl
         )
     check_canonical(named.columns)
     before = [pinned[name] for name in named.fields]
-    _check_count(before)
+    _check_count(prod(map(len, before)))  # before the product is made, not after
     rows = set(product(*before))
     if moved is not None and moved.rows and any(name in moved.columns for name in named.fields):
         after = [
@@ -339,27 +340,17 @@ def _pinned_rows(request: Request, named: Naming, moved: Payload | None) -> tupl
     return _bounded(rows)
 
 
-def _check_count(lists: Sequence[Sequence[str]]) -> None:
-    """Refuse before the product is made, not after."""
-    count = 1
-    for values in lists:
-        count *= len(values)
+def _bounded(rows: Collection[Values]) -> tuple[Values, ...]:
+    _check_count(len(rows))
+    return tuple(rows)
+
+
+def _check_count(count: int) -> None:
     if count > MAX_RESOURCES:
-        raise _too_many(count)
-
-
-def _bounded(rows: Iterable[Values]) -> tuple[Values, ...]:
-    found = tuple(rows)
-    if len(found) > MAX_RESOURCES:
-        raise _too_many(len(found))
-    return found
-
-
-def _too_many(count: int) -> ResourceUnderivable:
-    return ResourceUnderivable(
-        f"The write belongs to {count} resources; one write claims at most {MAX_RESOURCES}.",
-        advice="Split the write, or give the table a coarser resource template.",
-    )
+        raise ResourceUnderivable(
+            f"The write belongs to {count} resources; one write claims at most {MAX_RESOURCES}.",
+            advice="Split the write, or give the table a coarser resource template.",
+        )
 
 
 def _not_in_body(name: str, named: Naming) -> ResourceUnderivable:

@@ -10,7 +10,14 @@ A write can take the fast path in two ways, and this module alone decides which:
 2. By a statement, after it is planned, if one statement can do all of it (``_is_eligible``). A plain request leaves its
    recipe behind.
 
-Statements of concurrent requests share round trips. Reads of one row by its key have recipes, too.
+Statements of concurrent requests share round trips (``batches.py``). Reads of one row by its key have recipes, too.
+
+Each decision has its place:
+
+- Is a request plain, and what are its values? ``FormReader`` and ``WriteRecipe.resource`` (``recipes.py``).
+- Which plans are remembered? ``_learn_write`` and ``learn_read``.
+- Does a claim go before the statement? ``_send``, and ``_confirm`` if the fence was lower.
+- Is the token stale? The statement tells, and ``_refuse_stale`` puts it on record.
 """
 
 from asyncio import Future, shield
@@ -501,7 +508,7 @@ class FastPath:
             sent = None if asked.claimed else self._send_behind_claim(asked, claim)
             if sent is None:
                 return None
-        await self._refuse(claim.resource, attempt())
+        await self._refuse_stale(claim.resource, attempt())
         return None
 
     def _remember(self, asked: Asked, claim: Claim) -> None:
@@ -513,7 +520,7 @@ class FastPath:
         """Return whether the answer of such a write was too large for a shared trip. The next one shares none."""
         return bool(self._large) and (statement.text, resource) in self._large
 
-    async def _refuse(self, resource: str, attempt: Attempt) -> None:
+    async def _refuse_stale(self, resource: str, attempt: Attempt) -> None:
         """Record the refusal and raise it. Return if the fence carries no higher token after all."""
         # The write was refused, whether its sender waits for the answer or not.
         rejection = await shield(self._storms.ask((resource, attempt)))
