@@ -52,7 +52,8 @@ from gateway.tables.execute import recipes
 from gateway.tables.execute.acting import KnownRole, Role, known_role, role_of
 from gateway.tables.execute.batches import Asked, Batches
 from gateway.tables.execute.fenced_write import accepted_under, written_columns
-from gateway.tables.execute.planning import IdempotencyKey, Incoming, PlannedWrite
+from gateway.tables.execute.idempotency import IdempotencyKey
+from gateway.tables.execute.planning import Incoming, PlannedWrite
 from gateway.tables.execute.reached_rows import concerns
 from gateway.tables.execute.recipes import (
     FormReader,

@@ -22,13 +22,13 @@ from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import READS, Request, Target
 from gateway.tables.dialect.response import Accepted, Response, Written, check_affected, check_single
 from gateway.tables.execute.authorisation import TableAuthorisation
+from gateway.tables.execute.idempotency import key_of
 from gateway.tables.execute.planning import (
     EffectivePreferences,
     Incoming,
     PlannedWrite,
     Sender,
     explicit_of,
-    key_of,
     tokens_of,
 )
 from gateway.tables.execute.reads import Reader

@@ -7,7 +7,7 @@ mutation is under way.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,10 +18,11 @@ from gateway.db.pool import load
 from gateway.errors import AnswerTooLarge, IdempotencyMismatch, Unavailable
 from gateway.fencing.decision import Equal, Tokens
 from gateway.observe.events import Observe
+from gateway.tables.dialect import request
 from gateway.tables.dialect.request import REPLAYED
 from gateway.tables.dialect.response import Response
 from gateway.tables.execute.fenced_write import ClaimGroup, Claims
-from gateway.tables.execute.planning import IdempotencyKey
+from gateway.tables.execute.planning import Sender
 from gateway.token_admission import Admission
 
 SETTLE_ATTEMPTS = 3
@@ -38,6 +39,28 @@ Authorise = Callable[[int, Sequence[str]], Awaitable[Sequence[str]]]
 
 
 _SQL = load("idempotency")
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """A key as its caller gave it, and the fingerprint of the request it came with."""
+
+    caller: str
+    text: str
+    fingerprint: bytes
+
+
+def key_of(sender: Sender, schema: str, headers: Mapping[bytes, str], content: bytes) -> IdempotencyKey | None:
+    """Return the idempotency key of a request, if it has one. ``schema`` is the one it is for, named or not.
+
+    Raises ``RequestMalformed`` for a malformed key.
+    """
+    text = request.parse_key(headers)
+    if text is None:
+        return None
+    query = sender.query.encode("latin-1")
+    fingerprint = request.fingerprint(sender.method, sender.path, schema, query, headers, content)
+    return IdempotencyKey(sender.keyring, text, sender.bound(fingerprint))
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,28 +192,6 @@ def parse(
     return ParsedWrite(parsed, target, rule, headers, shown, tokens, sender)
 
 
-@dataclass(frozen=True, slots=True)
-class IdempotencyKey:
-    """A key as its caller gave it, and the fingerprint of the request it came with."""
-
-    caller: str
-    text: str
-    fingerprint: bytes
-
-
-def key_of(sender: Sender, schema: str, headers: Mapping[bytes, str], content: bytes) -> IdempotencyKey | None:
-    """Return the idempotency key of a request, if it has one. ``schema`` is the one it is for, named or not.
-
-    Raises ``RequestMalformed`` for a malformed key.
-    """
-    text = request.parse_key(headers)
-    if text is None:
-        return None
-    query = sender.query.encode("latin-1")
-    fingerprint = request.fingerprint(sender.method, sender.path, schema, query, headers, content)
-    return IdempotencyKey(sender.keyring, text, sender.bound(fingerprint))
-
-
 def tokens_of(shown: FencingHeaders, rule: Rule) -> Tokens | None:
     """Return the tokens that a writer shows, to be claimed as its rule says. None if it shows none."""
     if shown.token is None and not shown.pairs:

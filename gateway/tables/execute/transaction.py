@@ -25,8 +25,8 @@ from gateway.tables.execute import fenced_write, idempotency
 from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.authorisation import TableAuthorisation
 from gateway.tables.execute.fenced_write import Claims, ClaimsPending, ClaimsRefused, ObservedRefusal, accepted_under
-from gateway.tables.execute.idempotency import SETTLE_ATTEMPTS, IdempotentReplay
-from gateway.tables.execute.planning import IdempotencyKey, PlannedWrite
+from gateway.tables.execute.idempotency import SETTLE_ATTEMPTS, IdempotencyKey, IdempotentReplay
+from gateway.tables.execute.planning import PlannedWrite
 from gateway.tables.execute.reached_rows import concerns
 from gateway.tables.execute.reads import AnswerLimit
 from gateway.tables.naming import table_resource

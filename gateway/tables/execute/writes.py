@@ -26,7 +26,8 @@ from gateway.tables.dialect.transaction_document import Entry, of_write
 from gateway.tables.execute import planning
 from gateway.tables.execute.authorisation import TableAuthorisation
 from gateway.tables.execute.fast_path import Candidate, FastPath
-from gateway.tables.execute.planning import IdempotencyKey, Incoming, ParsedWrite, Planner, Sender, key_of
+from gateway.tables.execute.idempotency import IdempotencyKey, key_of
+from gateway.tables.execute.planning import Incoming, ParsedWrite, Planner, Sender
 from gateway.tables.execute.transaction import FencedTransactions, UnitOfWork
 from gateway.tables.schema_cache import CachedTable, SchemaCache
 
