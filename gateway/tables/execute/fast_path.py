@@ -45,6 +45,7 @@ from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.record import refusals
 from gateway.record.refusals import MOST_TOGETHER, Audit
 from gateway.tables.dialect import body, response
+from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.errors import MISMATCH, is_of_answer
 from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Headers, Response, Row, Written, check_put
@@ -253,7 +254,7 @@ class FastPath:
         candidate.recipe, candidate.content = recipe, content
         candidate.asked = Asked(
             recipe.statement,
-            recipe.arguments(resource, shown, plain.values, payload),
+            recipe.arguments(plain.values, _values(claim, payload)),
             size=len(content) + len(resource),
             claim=claim,
             may_raise=recipe.may_raise,
@@ -344,15 +345,13 @@ class FastPath:
         shape, values = lower_write(
             write.request, cached.table, columns, default_row=False, fenced=role is None, guarded=write.guarded
         )
-        values["resource"], values["claimed"] = resource, write.claimed
-        values["epoch"], values["value"], values["holder"] = token.epoch, token.value, write.tokens.holder
-        values["payload"], values[MOST] = write.payload.text if write.payload else None, SMALL
+        claim = Claim(resource, token, write.tokens.holder, write.sender.caller)
+        values |= {**_values(claim, write.payload), MOST: SMALL}
         statement = cached.statements.write(shape)
         if self._is_large(statement, resource):
             return None
         if candidate.plain is not None:
             self._learn_write(candidate.plain, write, columns, statement, values)
-        claim = Claim(resource, token, write.tokens.holder, write.sender.caller)
         asked = Asked(
             statement,
             statement.arrange(values),
@@ -560,6 +559,18 @@ def _may_share_a_raise(write: PlannedWrite) -> bool:
     names of rows as they were.
     """
     return write.request.method != "PUT" and not write.guarded
+
+
+def _values(claim: Claim, payload: Payload | None) -> dict[str, object]:
+    """Return what a fenced statement needs beside the values of its filters."""
+    return {
+        "resource": claim.resource,
+        "claimed": (claim.resource,),
+        "epoch": claim.token.epoch,
+        "value": claim.token.value,
+        "holder": claim.holder,
+        "payload": payload.text if payload else None,
+    }
 
 
 def _declaring(role: Role, cached: CachedTable, claim: Claim) -> Role:

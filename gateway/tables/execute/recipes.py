@@ -38,6 +38,7 @@ _OF_OBJECTS = 8
 
 Headers: TypeAlias = Mapping[bytes, bytes]
 _NO_HEADERS: Headers = MappingProxyType({})
+_NO_VALUES: Mapping[str, object] = MappingProxyType({})
 
 # The headers that are part of a form. Any other header of the dialect makes a request special.
 _IN_FORM = (b"prefer", b"accept", b"content-type", b"accept-profile", b"content-profile")
@@ -151,23 +152,43 @@ class FormReader:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteRecipe:
-    """The way from a write of one form, with a body of these columns, to one statement under one fence.
+class _Recipe:
+    """The way from a request of one form to one statement. ``fixed``: the values of it that all of them have.
 
-    ``sources`` has two things for each field of the resource's name. One is the position of the filter, or the column
-    of the body, that has its value. The other is the pattern of canonical texts. ``fixed``: the statement's other
-    values. ``cached``: the table it was learnt from. ``profile``: headers that name the schema, if one is to.
-    ``may_raise``: a claim may go before the statement. ``accepted``: the event of a write that took effect by it.
-    ``answers``: those to writes of so many rows, so many of them new, but for the headers of the fence.
+    ``cached``: the table it was learnt from. ``profile``: headers of the answer that name the schema, if one is to.
     """
 
     request: Request
     statement: Statement
-    literals: tuple[str, ...]
-    sources: tuple[tuple[int | str, "re.Pattern[str]"], ...]
     fixed: Mapping[str, object]
     cached: CachedTable
     profile: Headings
+
+    def arguments(self, values: Sequence[str], more: Mapping[str, object] = _NO_VALUES) -> list[object]:
+        """Return those of the statement. ``values``: of the filters. ``more``: of a write, by their names."""
+        found = {**self.fixed, **more}
+        for number, value in enumerate(values):
+            found[f"v{number}"] = value
+        return [found[name] for name in self.statement.names]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecipe(_Recipe):
+    """The recipe of a read of one row by its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecipe(_Recipe):
+    """The recipe of a write with a body of these columns, under one fence.
+
+    ``sources`` has two things for each field of the resource's name. One is the position of the filter, or the column
+    of the body, that has its value. The other is the pattern of canonical texts. ``may_raise``: a claim may go before
+    the statement. ``accepted``: the event of a write that took effect by it. ``answers``: those to writes of so many
+    rows, so many of them new, but for the headers of the fence.
+    """
+
+    literals: tuple[str, ...]
+    sources: tuple[tuple[int | str, "re.Pattern[str]"], ...]
     may_raise: bool
     shows_rows: bool
     accepted: WriteAccepted
@@ -183,18 +204,6 @@ class WriteRecipe:
             name += escape(value) + literal
         return name if len(name) <= MAX_BYTES else None
 
-    def arguments(
-        self, resource: str, shown: FencingHeaders, values: Sequence[str], payload: Payload | None
-    ) -> list[object]:
-        assert shown.token is not None
-        found = dict(self.fixed)
-        for number, value in enumerate(values):
-            found[f"v{number}"] = value
-        found["resource"], found["claimed"] = resource, (resource,)
-        found["epoch"], found["value"], found["holder"] = shown.token.epoch, shown.token.value, shown.holder
-        found["payload"] = payload.text if payload else None
-        return [found[name] for name in self.statement.names]
-
 
 @dataclass(frozen=True, slots=True)
 class WriteRecipes:
@@ -203,23 +212,6 @@ class WriteRecipes:
     table: str
     columns: tuple[str, ...] | None
     by_body: Bounded[tuple[str, ...], WriteRecipe] = field(default_factory=lambda: Bounded(_MOST_BODIES))
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRecipe:
-    """How a read of one form becomes one statement. ``profile``: headers that name the schema, if one is to."""
-
-    request: Request
-    statement: Statement
-    fixed: Mapping[str, object]
-    cached: CachedTable
-    profile: Headings
-
-    def arguments(self, values: Sequence[str]) -> list[object]:
-        found = dict(self.fixed)
-        for number, value in enumerate(values):
-            found[f"v{number}"] = value
-        return [found[name] for name in self.statement.names]
 
 
 def write_recipe(
@@ -255,12 +247,12 @@ def write_recipe(
     return WriteRecipe(
         request,
         statement,
-        named.template.literals,
-        tuple(sources),
         {**values, "payload": None},
         cached,
         profile,
-        may_raise,
+        literals=named.template.literals,
+        sources=tuple(sources),
+        may_raise=may_raise,
         shows_rows=request.wants_rows,
         accepted=WriteAccepted("tables", cached.name, "recipe"),
     )
