@@ -127,7 +127,7 @@ class Reach:
     def beyond(self, place: Place) -> tuple[Step, ...]:
         """Return the next steps that lead to rows which can refuse the write."""
         if place not in self._useful:
-            self._useful[place] = tuple(one for one in self._all(place) if self._leads_anywhere(one))
+            self._useful[place] = tuple(one for one in self._all(place) if any(self.decisive(one)))
         return self._useful[place]
 
     def relations(self, method: str, columns: AbstractSet[str]) -> frozenset[int]:
@@ -183,9 +183,6 @@ class Reach:
                     seen.add(one.place)
                     found.append(one.place)
         return found
-
-    def _leads_anywhere(self, step: Step) -> bool:
-        return next(self.decisive(step), None) is not None
 
     def _all(self, place: Place) -> tuple[Step, ...]:
         leaves = self._leaves and place.oid == self.table.oid

@@ -165,7 +165,9 @@ def write(request: Request, table: Table, written: Written, accepted: Accepted, 
         if request.method == "POST":
             headers.append((b"content-length", b"0"))
         return Response(status, headers)
-    body = _empty(request) if written.body is None else written.body
+    body = written.body
+    if body is None:  # no rows: PostgREST's CSV has a line of names that are not there
+        body = "\n" if request.media.form == "csv" else "[]"
     encoded = (single(body, written.touched) if request.media.singular else body).encode()
     headers += (request.media.content_type, (b"content-length", str(len(encoded)).encode()))
     return Response(status, headers, encoded)
@@ -230,11 +232,6 @@ def _status(request: Request, written: Written) -> int:
     if not request.wants_rows:
         return 204
     return 201 if request.method == "PUT" and written.inserted else 200
-
-
-def _empty(request: Request) -> str:
-    """No rows, in the form the caller wants: PostgREST's CSV has a line of names that are not there."""
-    return "\n" if request.media.form == "csv" else "[]"
 
 
 def _write_range(request: Request, touched: int) -> bytes:

@@ -7,7 +7,7 @@ exists. The resources of a write are checked once they are known.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gateway.auth.grants import NOTHING, Action, Authorisation, Limits, Missing, Place, PlaceKind, Rights
+from gateway.auth.grants import NOTHING, Action, Authorisation, Missing, Place, PlaceKind, Rights
 from gateway.errors import GatewayError
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import MissingGrant
@@ -21,10 +21,6 @@ def concerns_table(rights: Rights, name: str) -> bool:
     A grant to read resources shows no rows of tables, but their fences.
     """
     return rights.table(Action.READ, name).placed or rights.table(Action.WRITE, name) != NOTHING
-
-
-def _may_see(limits: Limits, resources: Sequence[str] | None) -> bool:
-    return limits.placed or limits.cover_all(resources)
 
 
 class TableAuthorisation(Authorisation):
@@ -96,7 +92,8 @@ class TableAuthorisation(Authorisation):
         return claimable
 
     async def _shows(self, sender: Sender, name: str, resources: Sequence[str] | None) -> None:
-        if not _may_see(sender.rights.table(Action.READ, name), resources):
+        limits = sender.rights.table(Action.READ, name)
+        if not (limits.placed or limits.cover_all(resources)):
             raise await self._denied(sender, Action.READ, Place(PlaceKind.TABLE, name))
 
     async def _may(self, sender: Sender, action: Action, place: Place, *, granted: bool) -> None:

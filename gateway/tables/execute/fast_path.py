@@ -373,7 +373,7 @@ class FastPath:
         written = Written.from_row(row)
         check_put(write.request, written.touched)
         self._observe(WriteAccepted("tables", cached.name, "statement"))
-        return response.write(write.request, cached.table, written, accepted_under(write), write.sender.path)
+        return write.answer(written, accepted_under(write))
 
     def learn_read(
         self, candidate: Candidate, request: Request, cached: CachedTable, statement: Statement, values: Values

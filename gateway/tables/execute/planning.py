@@ -33,7 +33,7 @@ from gateway.http.head import Head
 from gateway.record.payload_capture import NOTHING, Capture
 from gateway.tables import naming
 from gateway.tables.catalog import Column, Table, check_distributed
-from gateway.tables.dialect import body, request
+from gateway.tables.dialect import body, request, response
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.etags import check_preconditions
 from gateway.tables.dialect.grammar import not_implemented
@@ -280,6 +280,11 @@ class PlannedWrite:
         attempt = self.sender.attempt(tokens.token, tokens.holder, self.body, self.cached.name)
         return lambda resource: replace(attempt, token=tokens.pairs.get(resource, tokens.token))
 
+    def answer(self, written: Written, under: Accepted) -> Response:
+        if self.call is not None:
+            return self.call.answer(written, under)
+        return response.write(self.request, self.cached.table, written, under, self.sender.path)
+
     def mismatch_advice(self) -> str | None:
         """Return the advice if a touched row has no claim; None for the usual one."""
         if self.request.method != "POST" or self.payload is None or self.cached.named is None:
@@ -292,6 +297,7 @@ class EffectivePreferences:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        # Those of the server. They come with its software and take long to list: it is asked once.
         self._zones: frozenset[str] | None = None
 
     async def applied(self, wanted: Request, headers: Mapping[bytes, str]) -> Request:
@@ -299,16 +305,9 @@ class EffectivePreferences:
 
         Raises PGRST122 for preferences that strict handling refuses, PGRST107 if no form of answer is acceptable.
         """
-        zones: frozenset[str] = frozenset()
-        if wanted.preferences.timezone is not None:
-            zones = await self._known_zones()
-        return request.settled(wanted, headers, zones=zones)
-
-    async def _known_zones(self) -> frozenset[str]:
-        """Return the time zones of the server. They come with its software and take long to list: ask once."""
-        if self._zones is None:
+        if wanted.preferences.timezone is not None and self._zones is None:
             self._zones = await settings.list_zones(self._database)
-        return self._zones
+        return request.settled(wanted, headers, zones=self._zones or ())
 
 
 class Planner:

@@ -113,7 +113,8 @@ class Reader:
         check_preconditions(wanted.preconditions, wanted.method, wanted.query, cached.table)
         # In another time zone the same row has another text.
         tagged = wanted.preferences.timezone is None and names_one_row(wanted.query, cached.table.primary_key)
-        shape, values = lower_read(wanted, counted=self._counts_exactly(wanted), tagged=tagged)
+        counted = wanted.preferences.count is not None and not self._estimates(wanted)
+        shape, values = lower_read(wanted, counted=counted, tagged=tagged)
         values[MOST] = self.limit.most
         statement = cached.statements.read(shape)
         await self._authorisation.reads(sender, statement.tables)
@@ -150,17 +151,14 @@ class Reader:
         """
 
         async def inside(transaction: Transaction) -> Result:
-            await settings.make_read_only(transaction, self._timeout(sender))
+            hasty = min(ANONYMOUS_TIMEOUT, self._database.read_timeout) if sender.caller == ANONYMOUS else None
+            await settings.make_read_only(transaction, hasty)
             if wanted.preferences.timezone is not None:
                 await settings.set_zone(transaction, wanted.preferences.timezone)
             await Acting(transaction).as_(sender.role)
             return await work(transaction)
 
         return await self._database.read(inside)
-
-    def _timeout(self, sender: Sender) -> float | None:
-        """Return the seconds that a statement may take; None for those of the session."""
-        return min(ANONYMOUS_TIMEOUT, self._database.read_timeout) if sender.caller == ANONYMOUS else None
 
     async def _row(
         self,
@@ -201,9 +199,6 @@ class Reader:
     def _estimates(self, wanted: Request) -> bool:
         count = wanted.preferences.count
         return count == "planned" or (count == "estimated" and self._max_rows is not None)
-
-    def _counts_exactly(self, wanted: Request) -> bool:
-        return wanted.preferences.count is not None and not self._estimates(wanted)
 
 
 def planned_rows(plan: str) -> int:

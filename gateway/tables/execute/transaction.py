@@ -18,8 +18,7 @@ from gateway.fencing.record import Attempt, Refusal, Rejection
 from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.observe.stages import staged
 from gateway.record.refusals import Audit
-from gateway.tables.dialect import response
-from gateway.tables.dialect.response import Accepted, Response, Written
+from gateway.tables.dialect.response import Response
 from gateway.tables.dialect.transaction_document import of_write
 from gateway.tables.execute import fenced_write, idempotency
 from gateway.tables.execute.acting import Acting
@@ -261,7 +260,7 @@ class FencedTransactions:
             observed += [ObservedRefusal(name, write.objection.code) for name in names]
         observed += [ObservedRefusal(name, Denied.code, missing=one) for name, one in write.ungranted.items()]
         under = replace(accepted_under(write, own), would_refuse=[(one.reason, one.fence) for one in observed])
-        return _answer(write, written, under), await self._noted(transaction, write, observed)
+        return write.answer(written, under), await self._noted(transaction, write, observed)
 
     async def _noted(
         self, transaction: Transaction, write: PlannedWrite, observed: Sequence[ObservedRefusal]
@@ -299,9 +298,3 @@ class FencedTransactions:
 def _runs_code(write: PlannedWrite) -> bool:
     """Return whether a write may run code of the database. Tables that foreign keys lead to may have triggers, too."""
     return write.cached.table.runs_code_when_written or (write.cached.reach is not None and concerns(write))
-
-
-def _answer(write: PlannedWrite, written: Written, under: Accepted) -> Response:
-    if write.call is not None:
-        return write.call.answer(written, under)
-    return response.write(write.request, write.cached.table, written, under, write.sender.path)

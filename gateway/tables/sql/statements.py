@@ -183,7 +183,9 @@ class Statements:
 
     def _write(self, shape: WriteShape) -> Statement:
         fence = _fence() if shape.fenced else None
-        write = self._data_change(shape, fence).cte(_WRITE)
+        held = [] if fence is None else [sa.exists(sa.select(fence.c.resource))]
+        change = {"PATCH": self._update, "DELETE": self._delete}.get(shape.action, self._insert)(shape, held)
+        write = change.returning(*self._returned(shape)).cte(_WRITE)
         resource: ColumnElement[Any] = sa.literal_column(f"{_WRITE}.resource")
         body: ColumnElement[Any] = sa.null()
         if shape.rows:
@@ -202,9 +204,9 @@ class Statements:
         ]
         if self._named is not None:
             results += _verification(resource, raises=shape.fenced)
-        if fence is not None:
-            held = sa.exists(sa.select(fence.c.resource))
-            results += [held.label("held"), sa.and_(sa.not_(held), _overtaken()).label("overtaken"), _claims()]
+        if held:
+            overtaken = sa.and_(sa.not_(held[0]), _overtaken())
+            results += [held[0].label("held"), overtaken.label("overtaken"), _claims()]
         row = sa.select(*results).select_from(write)
         if shape.rows:
             too_large = sa.func.fencing.refuse_mismatch_v1(sa.literal_column(string(ANSWER)))
@@ -227,11 +229,6 @@ class Statements:
         ):
             return f"{check} AND {same_references(self.table, 'upd', self._references)}"
         return check
-
-    def _data_change(self, shape: WriteShape, fence: CTE | None) -> Any:
-        held = [] if fence is None else [sa.exists(sa.select(fence.c.resource))]
-        change = {"PATCH": self._update, "DELETE": self._delete}.get(shape.action, self._insert)(shape, held)
-        return change.returning(*self._returned(shape))
 
     def _update(self, shape: WriteShape, held: list[Any]) -> Any:
         body = self._body(shape)
