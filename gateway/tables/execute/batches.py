@@ -6,7 +6,7 @@ statement of the batch claims for all others (docs/decisions/016).
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TypeAlias, TypeVar
 
@@ -51,8 +51,10 @@ class Asked:
 
     ``claim``: that of a write. Its fence has to carry the token. If it ``may_raise``, it can be ``claimed``: sent
     behind a claim, which raises the fence. ``role``: it runs under this one. The statement looks at no fence then, and
-    what carries it out does. ``since``: when it was sent. ``origin``: the request that asked, and ``caller`` its
-    caller. A batch belongs to no caller, and a session for one statement counts in its share.
+    what carries it out does.
+
+    From its sending on, ``since`` tells when that was, ``origin`` the request that asked, and ``caller`` its caller. A
+    batch belongs to no caller, and a session for one statement counts in its share.
     """
 
     statement: Statement
@@ -63,8 +65,8 @@ class Asked:
     role: Role | None = None
     claimed: bool = False
     since: float = 0.0
-    origin: object | None = field(default_factory=ORIGIN.get)
-    caller: Caller | None = field(default_factory=CALLER.get)
+    origin: object | None = None
+    caller: Caller | None = None
 
 
 _Kind: TypeAlias = str | tuple[str, str]
@@ -112,7 +114,7 @@ class Batches:
             if role is not None:
                 kind, most = (role.name, asked.statement.text), _LARGER * LARGEST
                 size += sum(map(len, role.settings.values()))
-        asked.since = perf_counter()
+        asked.since, asked.origin, asked.caller = perf_counter(), ORIGIN.get(), CALLER.get()
         if size > most:
             return None if asked.claimed else asyncio.ensure_future(self._alone(asked))
         lane = self._lanes.get(kind)
