@@ -70,7 +70,7 @@ class Asked:
 
 
 _Kind: TypeAlias = str | tuple[str, str]
-"""What shares a lane: the text of a statement, with its role, which is empty for one behind a claim without a role."""
+"""Statements of one kind share a lane: one text, with its role. That is empty for a claim without a role."""
 
 
 class Batches:
@@ -86,7 +86,7 @@ class Batches:
         self._one = database.fetchrow_write if writes else database.fetchrow_read
         self._many = database.fetchmany_write if writes else database.fetchmany
         self._lanes: dict[_Kind, Lane[Asked, Record | None]] = {}
-        # Those whose last batch has raised a fence.
+        # Kinds whose last batch has raised a fence.
         self._rising: Bounded[_Kind, None] = Bounded(_MOST_LANES)
         self._under_way = 0
         self._back = float("-inf")

@@ -297,7 +297,7 @@ class EffectivePreferences:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        # Those of the server. They come with its software and take long to list: it is asked once.
+        # The server's. They come with its software and take long to list: it is asked once.
         self._zones: frozenset[str] | None = None
 
     async def applied(self, wanted: Request, headers: Mapping[bytes, str]) -> Request:
