@@ -3,6 +3,7 @@
 A hit costs no more than a dictionary's. A cache that drops its oldest entry keeps the order of uses, at each hit.
 """
 
+from math import inf
 from typing import TypeVar
 
 Key = TypeVar("Key")
@@ -10,17 +11,22 @@ Value = TypeVar("Value")
 
 
 class Bounded(dict[Key, Value]):
-    """Values by key, ``most`` at a time. ``remember`` adds; everything else is a dictionary's."""
+    """Values by key, ``most`` at a time ``largest`` in sum. ``remember`` adds; else it is a dictionary."""
 
-    __slots__ = ("_most",)
+    __slots__ = ("_largest", "_most", "_size")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, largest: float = inf) -> None:
         super().__init__()
-        self._most = most
+        self._most, self._largest, self._size = most, largest, 0
 
-    def remember(self, key: Key, value: Value) -> Value:
-        """Keep a value, and return it. Everything else is forgotten if there is no room."""
-        if len(self) >= self._most and key not in self:
+    def remember(self, key: Key, value: Value, size: int = 0) -> Value:
+        """Keep a value, and return it. Everything else is forgotten if there is no room.
+
+        ``size``: what it adds to all that is kept. This counts until then, also if another value takes the key.
+        """
+        if (len(self) >= self._most and key not in self) or self._size + size > self._largest:
             self.clear()
+            self._size = 0
+        self._size += size
         self[key] = value
         return value

@@ -15,6 +15,7 @@ _INSERTABLE, _UPDATABLE, _DELETABLE = 8, 4, 16
 # How similar a name must be to be suggested.
 _ALIKE = 0.75
 LONGEST_NAME = 63
+_OF_JSON = frozenset(("columns", "keys", "foreign_keys", "triggers", "rules", "children"))
 EVENTS = ("insert", "update", "delete")
 _EVERYTHING = _INSERTABLE | _UPDATABLE | _DELETABLE
 
@@ -115,6 +116,10 @@ class Table:
     updatable: int = _EVERYTHING
     reaches_foreign: bool = False
     distributed: bool = False
+
+    @property
+    def title(self) -> str:
+        return f"{self.schema}.{self.name}"
 
     @property
     def is_view(self) -> bool:
@@ -220,9 +225,8 @@ class Reference:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Reference":
-        lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
         ends = {name: Relation(**fields[name]) for name in ("source", "target")}
-        return cls(**{**fields, **lists, **ends})
+        return cls(**{**_frozen(fields), **ends})
 
     def passes_on(self, change: Change, *, leaves: bool = False) -> tuple[Change] | None:
         """Return, in a tuple, what a change of a row does to the rows that refer to it. None if it does nothing.
@@ -327,31 +331,21 @@ class Snapshot:
 
 
 def _table(row: Mapping[str, Any]) -> Table:
-    columns = [Column(**column) for column in json.loads(row["columns"])]
-    keys = json.loads(row["keys"])
-    primary = next((key for key in keys if key["primary"]), None)
-    return Table(
-        schema=row["schema"],
-        name=row["name"],
-        kind=row["kind"],
-        columns={column.name: column for column in columns},
-        primary_key=tuple(primary["columns"]) if primary else (),
-        unique_keys=tuple(tuple(key["columns"]) for key in keys if not key["primary"]),
-        oid=row["oid"],
-        primary_key_index=primary["index"] if primary else None,
-        column_versions=row["column_versions"],
-        description=row["description"],
-        foreign_keys=tuple(ForeignKey(**_frozen(key)) for key in json.loads(row["foreign_keys"])),
-        triggers=tuple(Trigger(**_frozen(trigger)) for trigger in json.loads(row["triggers"])),
-        rules=tuple(RewriteRule(**_frozen(rule)) for rule in json.loads(row["rules"])),
-        children=tuple((schema, name) for schema, name in json.loads(row["children"])),
-        has_rules=row["has_rules"],
-        has_children=row["has_children"],
-        row_security=row["row_security"],
-        updatable=row["updatable"],
-        reaches_foreign=row["reaches_foreign"],
-        distributed=row["distributed"],
-    )
+    """Return the table of a row, whose names are those of the fields. Values that are lists come as JSON."""
+    fields = {name: json.loads(value) if name in _OF_JSON else value for name, value in row.items()}
+    keys = fields.pop("keys")
+    primary: Mapping[str, Any] = next((key for key in keys if key["primary"]), {"columns": (), "index": None})
+    known = {
+        "columns": {one["name"]: Column(**one) for one in fields["columns"]},
+        "primary_key": tuple(primary["columns"]),
+        "primary_key_index": primary["index"],
+        "unique_keys": tuple(tuple(key["columns"]) for key in keys if not key["primary"]),
+        "foreign_keys": tuple(ForeignKey(**_frozen(key)) for key in fields["foreign_keys"]),
+        "triggers": tuple(Trigger(**_frozen(trigger)) for trigger in fields["triggers"]),
+        "rules": tuple(RewriteRule(**_frozen(rule)) for rule in fields["rules"]),
+        "children": tuple(map(tuple, fields["children"])),
+    }
+    return Table(**fields | known)
 
 
 def _frozen(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -372,4 +366,4 @@ def check_distributed(table: Table) -> None:
     Reads are refused, too: Citus would check on another node that the table is the one that was planned.
     """
     if table.distributed:
-        raise not_implemented(f"A request for {table.schema}.{table.name}, which Citus manages,", CITUS_ADVICE)
+        raise not_implemented(f"A request for {table.title}, which Citus manages,", CITUS_ADVICE)

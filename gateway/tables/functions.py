@@ -139,14 +139,7 @@ def _named(function: Function) -> str:
 
 
 def _function(row: Mapping[str, Any]) -> Function:
-    return Function(
-        schema=row["schema"],
-        name=row["name"],
-        volatility=row["volatility"],
-        returns_set=row["returns_set"],
-        type=row["type"],
-        composite=row["composite"],
-        parameters=tuple(Parameter(**one) for one in json.loads(row["parameters"])),
-        columns=tuple(Column(**one) for one in json.loads(row["columns"])),
-        description=row["description"],
-    )
+    """Return the function of a row, whose names are those of the fields. Values that are lists come as JSON."""
+    parameters = tuple(Parameter(**one) for one in json.loads(row["parameters"]))
+    columns = tuple(Column(**one) for one in json.loads(row["columns"]))
+    return Function(**{**row, "parameters": parameters, "columns": columns})

@@ -6,9 +6,10 @@ wrong guess here can refuse a write but never let one through.
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any, TypeAlias
 
 from gateway.errors import GatewayError, ResourceMismatch, ResourceUnderivable, TokenRequired
@@ -17,7 +18,7 @@ from gateway.fencing.naming import NameColumn, TableNaming
 from gateway.fencing.resource import Template, escape
 from gateway.tables.catalog import Column, Table
 from gateway.tables.dialect.body import Payload
-from gateway.tables.dialect.grammar import Condition, Field, Node
+from gateway.tables.dialect.query import pins
 from gateway.tables.dialect.request import Request
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
@@ -75,36 +76,6 @@ def check_canonical(columns: tuple[Column, ...]) -> None:
                 "so no resource name can be derived from it.",
                 advice="Ask the operator for a rule over other columns, or name the resource in Fencing-Resource.",
             )
-
-
-def pins(filters: tuple[Node, ...]) -> dict[str, tuple[str, ...]]:
-    """Columns that root filters pin to values: to one by a plain ``eq``, to several by a plain ``in``.
-
-    The first of a name wins, but an ``eq`` wins over an ``in`` on the same column, because it says more.
-    """
-    found: dict[str, tuple[str, ...]] = {}
-    for node in filters:
-        if not isinstance(node, Condition) or node.negated or node.field.path:
-            continue
-        if node.operator == "eq" and isinstance(node.value, str):
-            if len(found.get(node.field.name, ())) != 1:
-                found[node.field.name] = (node.value,)
-        elif node.operator == "in" and isinstance(node.value, tuple):
-            found.setdefault(node.field.name, node.value)
-    return found
-
-
-def pins_exactly(filters: tuple[Node, ...], columns: tuple[str, ...]) -> bool:
-    """Whether the filters are one plain ``eq`` for each of ``columns`` and nothing else: what PUT asks for."""
-    plain = [
-        node.field.name
-        for node in filters
-        if isinstance(node, Condition)
-        and node.operator == "eq"
-        and not node.negated
-        and node.field == Field(node.field.name)
-    ]
-    return len(plain) == len(filters) and sorted(plain) == sorted(columns)
 
 
 MAX_RESOURCES = 1000
@@ -173,7 +144,7 @@ def naming(table: Table, rule: Rule) -> Naming:
     if missing:
         raise ResourceUnderivable(
             f"The resource template {template.text!r} names the column {missing[0]!r}, "
-            f"which {table.schema}.{table.name} does not have.",
+            f"which {table.title} does not have.",
             advice="Ask the operator to correct the rule of this table.",
         )
     return Naming(table, template, tuple(table.columns[name] for name in template.fields))
@@ -260,7 +231,7 @@ def _key_template(table: Table) -> Template:
     """``schema.table/{pk}``, each part of a composite key in a segment of its own. Any column name will do."""
     if not table.primary_key:
         raise ResourceUnderivable(
-            f"{table.schema}.{table.name} has no primary key, so its rows have no names.",
+            f"{table.title} has no primary key, so its rows have no names.",
             advice="Ask the operator for a rule with a resource template for this table.",
         )
     literals = (f"{table_resource(table)}/", *("/" for _ in table.primary_key[1:]), "")
@@ -358,7 +329,7 @@ def _pinned_rows(request: Request, named: Naming, moved: Payload | None) -> tupl
         )
     check_canonical(named.columns)
     before = [pinned[name] for name in named.fields]
-    _check_count(before)
+    _check_count(prod(map(len, before)))  # before the product is made, not after
     rows = set(product(*before))
     if moved is not None and moved.rows and any(name in moved.columns for name in named.fields):
         after = [
@@ -369,27 +340,17 @@ def _pinned_rows(request: Request, named: Naming, moved: Payload | None) -> tupl
     return _bounded(rows)
 
 
-def _check_count(lists: Sequence[Sequence[str]]) -> None:
-    """Refuse before the product is made, not after."""
-    count = 1
-    for values in lists:
-        count *= len(values)
+def _bounded(rows: Collection[Values]) -> tuple[Values, ...]:
+    _check_count(len(rows))
+    return tuple(rows)
+
+
+def _check_count(count: int) -> None:
     if count > MAX_RESOURCES:
-        raise _too_many(count)
-
-
-def _bounded(rows: Iterable[Values]) -> tuple[Values, ...]:
-    found = tuple(rows)
-    if len(found) > MAX_RESOURCES:
-        raise _too_many(len(found))
-    return found
-
-
-def _too_many(count: int) -> ResourceUnderivable:
-    return ResourceUnderivable(
-        f"The write belongs to {count} resources; one write claims at most {MAX_RESOURCES}.",
-        advice="Split the write, or give the table a coarser resource template.",
-    )
+        raise ResourceUnderivable(
+            f"The write belongs to {count} resources; one write claims at most {MAX_RESOURCES}.",
+            advice="Split the write, or give the table a coarser resource template.",
+        )
 
 
 def _not_in_body(name: str, named: Naming) -> ResourceUnderivable:
@@ -415,7 +376,7 @@ def computed_key_advice(named: Naming, given: Collection[str]) -> str | None:
     ]
     if not computed:
         return None
-    table = f"{named.table.schema}.{named.table.name}"
+    table = named.table.title
     otherwise = (
         f"the operator to give the table one resource: resource = {json.dumps(table_resource(named.table))} "
         f"in its rule, [[tables]] with name = {json.dumps(table)}, put in force by 'gateway naming apply'. Then lock "

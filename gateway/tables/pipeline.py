@@ -4,19 +4,13 @@ The stages of a request, in the order of this file:
 
 1. Receive: authenticate the caller, before the body is read (``__call__``).
 2. Fast path: answer a plain request of a known form by one statement (``_respond``, ``execute/fast_path.py``).
-3. Parse: the path, the headers, the query and the body (``_answer``, ``_write``, ``_read``; ``dialect/``). Authorise:
-   what the caller's grants say about the table or function, before anything tells whether it exists
-   (``execute/authorisation.py``).
-4. Plan: which resources the write claims, whether the table can do it, and whether grants cover these resources
-   (``_write``; ``execute/planning.py``, ``naming.py``).
-5. Claim and execute: one statement that confirms the claim, or a transaction that claims, writes and verifies
-   (``_write``; ``execute/fast_path.py``, ``execute/transaction.py``, ``sql/``).
-6. Respond: PostgREST's status, headers and body (``dialect/response.py``; errors: ``dialect/errors.py``).
-
-A table or its naming may have changed since it was planned. The schema cache then runs stages 4 and 5 once more.
+3. Route: by its path and method, to the one that carries out such requests (``_answer``). Each of them parses
+   (``dialect/``), authorises (``execute/authorisation.py``), plans and executes in an order of its own:
+   ``execute/writes.py``, ``execute/reads.py``, ``execute/function_calls.py``.
+4. Respond: PostgREST's status, headers and body (``dialect/response.py``; errors: ``dialect/errors.py``).
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -30,26 +24,24 @@ from gateway.db import rights
 from gateway.db.database import Database
 from gateway.db.notifications import Listen
 from gateway.errors import DialectError, GatewayError, RequestMalformed, SqlError
-from gateway.fencing import headers as fencing_headers
-from gateway.http.body import BodyReader, ClientGone, offload
+from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import LARGEST, Head
 from gateway.http.origins import origin_of
 from gateway.observe.events import Observe
 from gateway.record.payload_capture import NOTHING, Capture
 from gateway.record.refusals import Audit, Denials
 from gateway.tables.dialect import errors, openapi, request
-from gateway.tables.dialect.request import READS, WRITES, Target
+from gateway.tables.dialect.request import READS, WRITES
 from gateway.tables.dialect.response import Origins, Response
-from gateway.tables.execute import planning
 from gateway.tables.execute.authorisation import TableAuthorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath, Prepared
 from gateway.tables.execute.function_calls import FunctionCalls
 from gateway.tables.execute.planning import EffectivePreferences, Incoming, Planner
 from gateway.tables.execute.reads import AnswerLimit, Description, Reader
-from gateway.tables.execute.transaction import FencedTransactions, Settle, UnitOfWork
-from gateway.tables.execute.write_list import WriteLists, with_details
+from gateway.tables.execute.transaction import FencedTransactions, Settle
+from gateway.tables.execute.writes import Writes, with_details
 from gateway.tables.naming import Rule
-from gateway.tables.schema_cache import CachedTable, FunctionCache, SchemaCache, watching
+from gateway.tables.schema_cache import FunctionCache, SchemaCache, watching
 from gateway.token_admission import Admission
 
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
@@ -117,17 +109,19 @@ class TablePlane:
         self._fast_path = FastPath(database, admission, audit, observe, exposure.schemas)
         preferences = EffectivePreferences(database)
         authorisation = self._authorisation = authorisation or TableAuthorisation(Denials(database, observe).refuse)
-        self._planner = Planner(database, preferences, authorisation.claims)
+        planner = Planner(database, preferences, authorisation.claims)
         limit = AnswerLimit(exposure.max_body, self._bodies.memory)
-        self._transactions = FencedTransactions(database, admission, authorisation, observe, settle, audit, limit)
-        self._preferences = preferences
-        self._reader = Reader(database, self._fast_path, authorisation, limit, exposure.max_rows)
+        transactions = FencedTransactions(database, admission, authorisation, observe, settle, audit, limit)
+        self._reader = Reader(
+            database, self._schema_cache, preferences, self._fast_path, authorisation, limit, exposure.max_rows
+        )
         self._function_calls = FunctionCalls(
-            functions, preferences, self._reader, self._transactions, authorisation, exposure.default_rule
+            functions, preferences, self._reader, transactions, authorisation, exposure.default_rule
         )
-        self._write_lists = WriteLists(
-            self._schema_cache, self._planner, self._transactions, authorisation, exposure.schemas, exposure.prefixes[0]
-        )
+        self._writes = Writes(
+            self._schema_cache, planner, self._fast_path, transactions, authorisation, exposure.schemas,
+            exposure.prefixes[0],
+        )  # fmt: skip
 
     def running(self, listen: Listen | None) -> AbstractAsyncContextManager[None]:
         """Keep the schema cache up to date in the background. Without ``listen``, load it once."""
@@ -178,20 +172,17 @@ class TablePlane:
         kind, name = request.name_of(head.path, self._exposure.prefixes)
         headers = request.headings(head.headers)
         target = request.target(name, request.profile_of(head.method, headers), self._exposure.schemas)
-        qualified = f"{target.schema}.{target.name}"
         if kind == "function":
             answer = await self._function_calls.answer(incoming, target, headers)
         elif kind == "root":
             answer = await self._description.answer(head.method, target.schema, headers, sender.rights)
         elif head.method in WRITES:
-            await self._authorisation.writes(sender, qualified)
-            answer = await self._write(incoming, candidate, target, headers)
+            answer = await self._writes.one(incoming, candidate, target, headers)
         elif head.method in READS:
-            await self._authorisation.reads(sender, (qualified,))
-            answer = await self._read(incoming, candidate, target, headers)
+            answer = await self._reader.answer(incoming, candidate, target, headers)
         elif head.method == "OPTIONS":
-            if not concerns_table(sender.rights, qualified):
-                await self._authorisation.reads(sender, (qualified,))
+            if not concerns_table(sender.rights, target.qualified):
+                await self._authorisation.reads(sender, (target.qualified,))
             answer = openapi.options((await self._schema_cache.table(target.schema, target.name)).table)
         else:
             raise request.unsupported(head.method)
@@ -199,49 +190,12 @@ class TablePlane:
             answer.headers.append((b"content-profile", target.schema.encode()))
         return answer
 
-    async def _write(
-        self, incoming: Incoming, candidate: Candidate, target: Target, headers: Mapping[bytes, str]
-    ) -> Response:
-        """Parse a write; replay the answer kept under its key, if there is one; else plan and execute it."""
-        head, sender = incoming.head, incoming.sender
-        rule = self._schema_cache.rule(target.schema, target.name)
-        # The head comes first: a write without a token is refused before its body is read.
-        shown = fencing_headers.read(head.headers, pairs=True)
-        parsed = planning.parse(head.query_string, headers, shown, rule, sender, target)
-        content = await incoming.content()
-        parsed = await offload(len(content), parsed.with_body, content)
-        key = await offload(len(content), planning.key_of, sender, target.schema, headers, content)
-
-        async def authorise(_: int, resources: Sequence[str]) -> Sequence[str]:
-            return await self._authorisation.replays(parsed, resources)
-
-        async def work(cached: CachedTable) -> Response:
-            write = await self._planner.plan(parsed, cached)
-            confirmed = await self._fast_path.execute(candidate, write, key)
-            return confirmed or await self._transactions.execute(UnitOfWork([write], key))
-
-        replay = self._transactions.replay
-        if key is not None and (kept := await replay.kept(key, [parsed.tokens], sender.caller, authorise)):
-            return kept
-        return await self._schema_cache.using(target.schema, target.name, work)
-
-    async def _read(
-        self, incoming: Incoming, candidate: Candidate, target: Target, headers: Mapping[bytes, str]
-    ) -> Response:
-        parsed = request.parse(incoming.head.method, incoming.head.query_string, headers)
-
-        async def work(cached: CachedTable) -> Response:
-            wanted = await self._preferences.applied(parsed, headers)
-            return await self._reader.execute(candidate, wanted, cached, incoming.sender)
-
-        return await self._schema_cache.using(target.schema, target.name, work)
-
     async def transact(self, scope: Scope, receive: Receive, principal: Principal) -> Response:
         """Execute a list of writes and return the answer. Raises ``GatewayError`` if none has taken effect."""
         head, body = Head.of(scope), self._bodies.of(scope, receive)
         incoming = Incoming(head, scope["state"], principal, body, self._capture, self._exposure.max_body)
         try:
-            return await self._write_lists.execute(incoming)
+            return await self._writes.listed(incoming)
         except SqlError as error:
             told = await self._of_database(principal, error)
             told.facts.update(error.facts)

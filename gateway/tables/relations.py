@@ -60,11 +60,7 @@ class Relationship:
 
 
 class Relations:
-    """All relationships between the exposed tables, by PostgREST's rules.
-
-    A related table is in the schema of the requested table. Views have no foreign keys, so they embed nothing and are
-    never embedded.
-    """
+    """All relationships between the exposed tables."""
 
     def __init__(self, tables: Mapping[tuple[str, str], Table]) -> None:
         self._tables = tables

@@ -7,7 +7,7 @@ one. No write depends on the announcements: each one checks its table (``gateway
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
@@ -48,11 +48,11 @@ _ATTEMPTS = 4
 
 @dataclass(slots=True, eq=False)
 class CachedTable:
-    """One table with its rule and its statements. ``named`` is None if no rule and no key names its rows.
+    """One table with its rule and its statements. ``name``: ``schema.table``.
 
-    ``registry`` has the namings in force. ``generation`` is the one that writes prove; None in observe mode.
-    ``reach``: what its writes can change beyond their rows; None for nothing.
-    ``current`` is False once the catalog has changed since. A table that is not current is never current again.
+    ``named`` is None if no rule and no key names its rows. ``registry`` has the namings in force. ``generation`` is the
+    one that writes prove; None in observe mode. ``reach``: what its writes can change beyond their rows; None for
+    nothing. ``current`` is False once the catalog has changed since. Such a table is never current again.
     """
 
     table: Table
@@ -63,10 +63,10 @@ class CachedTable:
     generation: UUID | None = None
     reach: Reach | None = None
     current: bool = True
+    name: str = field(init=False)
 
-    @property
-    def name(self) -> str:
-        return f"{self.table.schema}.{self.table.name}"
+    def __post_init__(self) -> None:
+        self.name = self.table.title
 
     def naming(self) -> Naming:
         """Return how its rows are named.
@@ -87,7 +87,7 @@ class CachedTable:
         proven: dict[int, UUID] = {}
         unproven = []
         for named in namings:
-            one = UnprovenNaming(f"{named.table.schema}.{named.table.name}", named.table.oid, as_registered(named))
+            one = UnprovenNaming(named.table.title, named.table.oid, as_registered(named))
             generation = check_table(one.name, one.relation, one.naming, self.registry)
             if generation is None:
                 unproven.append(one)
@@ -182,7 +182,7 @@ class SchemaCache:
         if named is None or rule.mode is not Enforcement.ENFORCE:
             return None
         try:
-            return check_table(f"{table.schema}.{table.name}", table.oid, as_registered(named), self._registry)
+            return check_table(table.title, table.oid, as_registered(named), self._registry)
         except NamingChanged:
             return None
 
@@ -194,29 +194,23 @@ class SchemaCache:
                 await registry.register_table(self._database, name, relation, configured, agreeing)
         await self._load_after(_now())
 
-    async def using(self, schema: str, name: str, work: Callable[[CachedTable], Awaitable[Answer]]) -> Answer:
-        """Run ``work`` with a table. Run it again, from the start, if the cached table was out of date.
+    async def using(self, names: Sequence[Name], work: Callable[[Sequence[CachedTable]], Awaitable[Answer]]) -> Answer:
+        """Run ``work`` with these tables. Run it again, from the start, if a cached table was out of date.
 
         An error that may come from an outdated table has to undo everything that ``work`` did. Raises what ``work``
-        raises, and ``Unavailable`` if the table keeps changing.
+        raises, and ``Unavailable`` if a table keeps changing.
         """
-        return await self.using_all([(schema, name)], lambda tables: work(tables[schema, name]))
-
-    async def using_all(
-        self, names: Sequence[Name], work: Callable[[Mapping[Name, CachedTable]], Awaitable[Answer]]
-    ) -> Answer:
-        """Do the same as ``using`` with several tables, each by its schema and name."""
         for _ in range(_ATTEMPTS):
-            tables: dict[Name, CachedTable] = {}
+            tables: list[CachedTable] = []
             try:
                 for schema, name in names:
-                    tables[schema, name] = await self.table(schema, name)
+                    tables.append(await self.table(schema, name))
                 return await work(tables)
             except Unproven as unproven:
                 await self._register(unproven.namings)
             except _OUTDATED as error:
                 complete = len(tables) == len(names)
-                renewed = self._renewed(tables.values(), error) if complete else self._reloaded()
+                renewed = self._renewed(dict.fromkeys(tables), error) if complete else self._reloaded()
                 if not await renewed:
                     raise
         raise Unavailable("The table is being changed.", advice="Nothing was written. Send the request again.")

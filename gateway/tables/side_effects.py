@@ -127,7 +127,7 @@ class Reach:
     def beyond(self, place: Place) -> tuple[Step, ...]:
         """Return the next steps that lead to rows which can refuse the write."""
         if place not in self._useful:
-            self._useful[place] = tuple(one for one in self._all(place) if self._leads_anywhere(one))
+            self._useful[place] = tuple(one for one in self._all(place) if any(self.decisive(one)))
         return self._useful[place]
 
     def relations(self, method: str, columns: AbstractSet[str]) -> frozenset[int]:
@@ -183,9 +183,6 @@ class Reach:
                     seen.add(one.place)
                     found.append(one.place)
         return found
-
-    def _leads_anywhere(self, step: Step) -> bool:
-        return next(self.decisive(step), None) is not None
 
     def _all(self, place: Place) -> tuple[Step, ...]:
         leaves = self._leaves and place.oid == self.table.oid
@@ -287,7 +284,7 @@ def _foreign_code(table: Table, event: str, tables: Iterable[Table], rule_of: Ru
             if named is None or rule.mode is Enforcement.OBSERVE:
                 continue
             if own is None or own.template.literals != named.template.literals:
-                yield f"the {kind} {name} writes {other.schema}.{other.name}"
+                yield f"the {kind} {name} writes {other.title}"
 
 
 @lru_cache(maxsize=1024)
@@ -339,7 +336,7 @@ class _Search:
         self._below = frozenset(snapshot.graph.below)
 
     def of(self, table: Table) -> Iterator[SideEffect]:
-        name, rule = _name(table), self._rule_of(table.schema, table.name)
+        name, rule = table.title, self._rule_of(table.schema, table.name)
         if table.distributed:
             yield SideEffect(name, f"it is not served: {CITUS_PROBLEM}", CITUS_ADVICE)
             return
@@ -375,10 +372,10 @@ class _Search:
             return
         known = set(own.fields) <= set(child.columns)  # a view may have other columns
         yield SideEffect(
-            _name(table),
-            f"its rows in {_name(child)} can be written by that name too, under other fences",
-            f"Give both one resource by a template, or do not expose {_name(child)}.",
-            shared=((_name(child), own.template.text),) if known else (),
+            table.title,
+            f"its rows in {child.title} can be written by that name too, under other fences",
+            f"Give both one resource by a template, or do not expose {child.title}.",
+            shared=((child.title, own.template.text),) if known else (),
             another_name=True,
         )
 
@@ -418,7 +415,7 @@ def _filled(template: Template, column_of: Mapping[str, str]) -> str:
 
 def _of_code(table: Table, reach: Reach, fate: Cascades) -> Iterator[SideEffect]:
     """Yield the effects of triggers and rules: those that their texts show, then those that they may have."""
-    name, refused = _name(table), fate is not Cascades.ALLOW
+    name, refused = table.title, fate is not Cascades.ALLOW
     shown = dict.fromkeys(what for event in EVENTS for what in reach.written_by_code(event))
     for what in shown:
         yield SideEffect(
@@ -452,7 +449,3 @@ def _may_reach(trigger: Trigger) -> bool:
     The check of touched rows sees such a change.
     """
     return trigger.writes or not (trigger.each_row and trigger.when == "before")
-
-
-def _name(table: Table) -> str:
-    return f"{table.schema}.{table.name}"

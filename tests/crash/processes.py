@@ -33,7 +33,7 @@ from gateway.objects.store import probe
 from gateway.objects.store.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Event, RequestFailed, StepReached
-from gateway.tables.execute.batches import Raises, RoleBatches
+from gateway.tables.execute.batches import Batches
 from tests import ROOT
 from tests.running import config
 
@@ -224,8 +224,7 @@ def live(given: dict[str, Any]) -> None:
     """Be a gateway until killed."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
     # Or the steps of a write would depend on the writes before it.
-    Raises.expected = lambda *_: False  # type: ignore[method-assign]
-    RoleBatches.expected = lambda *_: False  # type: ignore[method-assign]
+    Batches.expected = lambda *_: False  # type: ignore[method-assign]
     trap = Trap()
     victim = Victim(app.build(config(**given), trap), trap)
     os.write(1, f"{os.getpid()} {listener.getsockname()[1]}\n".encode())

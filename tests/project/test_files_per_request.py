@@ -9,9 +9,9 @@ from tests.postgres import Server
 LIMITS = {
     "POST of a lease": 31,
     "PATCH, hot": 22,
-    "GET by key": 20,
+    "GET by key": 18,
     "PATCH by a new holder": 29,
-    "PATCH, stale": 39,
+    "PATCH, stale": 38,
     "PUT of an object": 57,
     "PUT of an object by a new holder": 57,
 }

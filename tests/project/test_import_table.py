@@ -39,7 +39,7 @@ TABLE: dict[str, str] = {
     "tables.functions": "tables.catalog tables.dialect.request",
     "tables.dialect": "fencing http.origins tables.catalog tables.functions",
     "tables.naming": "fencing tables.catalog tables.dialect",
-    "tables.sql": "tables.catalog tables.dialect tables.functions tables.naming tables.relations",
+    "tables.sql": "bounded tables.catalog tables.dialect tables.functions tables.naming tables.relations",
     "tables.side_effects": "fencing tables.catalog tables.naming tables.sql",
     "tables.execute": "fencing token_admission auth background batching bounded http db observe record budget tables",
     "tables": "fencing token_admission auth background http db observe record budget tables",

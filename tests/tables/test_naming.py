@@ -9,7 +9,7 @@ from gateway.errors import ResourceMalformed, ResourceMismatch, ResourceUnderiva
 from gateway.fencing.resource import Template
 from gateway.tables.catalog import Table, Trigger
 from gateway.tables.dialect import body
-from gateway.tables.dialect.query import parse_query
+from gateway.tables.dialect.query import parse_query, pins, pins_exactly
 from gateway.tables.dialect.request import Request, parse
 from gateway.tables.naming import (
     MAX_RESOURCES,
@@ -19,8 +19,6 @@ from gateway.tables.naming import (
     Rule,
     derive,
     naming,
-    pins,
-    pins_exactly,
     questions,
     resources,
 )

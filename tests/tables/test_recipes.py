@@ -11,6 +11,7 @@ from gateway.tables.dialect.request import parse
 from gateway.tables.execute import recipes
 from gateway.tables.execute.recipes import FormReader, RequestForm, WriteRecipe
 from gateway.tables.naming import Rule, naming
+from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql.shape import lower_write
 from gateway.tables.sql.statements import Statements
 from tests.tables.asking import ACCOUNTS
@@ -108,8 +109,11 @@ def learnt(method: str, query: str, content: str, template_of: Rule | None = Non
     named = naming(ACCOUNTS, template_of or Rule())
     columns = body.parse(content.encode(), None).columns if content else ()
     shape, values = lower_write(wanted, ACCOUNTS, columns, default_row=False, fenced=True)
-    statement = Statements(ACCOUNTS, named).write(shape)
-    return recipes.write_recipe(plain, wanted, columns, named, statement, values)
+    statements = Statements(ACCOUNTS, named)
+    cached = CachedTable(ACCOUNTS, template_of or Rule(), named, statements)
+    return recipes.write_recipe(
+        plain, wanted, columns, cached, statements.write(shape), values, profile=[], may_raise=True
+    )
 
 
 @pytest.mark.parametrize("value", ["05", "-0", "x", "1.0", "+1"])

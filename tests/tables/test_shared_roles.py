@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
 
@@ -21,7 +20,7 @@ from gateway.observe.events import Event, StepReached
 from gateway.tables.execute.batches import as_text
 from gateway.tables.execute.fast_path import Candidate, FastPath
 from gateway.tables.pipeline import Exposure, TablePlane
-from tests.tables.asking import answered, change, over_asgi, row, rows
+from tests.tables.asking import answered, change, row, rows
 from tests.tables.test_differential import _differing, _play, history
 from tests.tiers import first
 from tests.waiting import PATIENCE, waiting
@@ -105,12 +104,6 @@ async def tables(database: Database, dsn: str) -> Database:
 @pytest.fixture
 def plane(database: Database, events: list[Event]) -> TablePlane:
     return TablePlane(database, Exposure(max_body=100_000), authenticate=principal, observe=events.append)
-
-
-@pytest.fixture
-async def client(tables: Database, plane: TablePlane) -> AsyncIterator[httpx.AsyncClient]:
-    async with over_asgi(plane) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -210,10 +210,7 @@ class Payload:
     def exact_rows(self) -> Sequence[Mapping[str, Any]]:
         """Return the rows with every number as the text that stands in the body, which is what the database reads."""
         loads = partial(json.loads, parse_int=str, parse_float=str, parse_constant=_no_constant)
-        try:
-            rows: list[Mapping[str, Any]] = in_pieces(self.text.encode(), loads)
-        except (ValueError, RecursionError) as error:
-            raise _broken("Empty or invalid json") from error
+        rows: list[Mapping[str, Any]] = _json(self.text.encode(), loads)
         return rows
 
 
@@ -237,10 +234,7 @@ def parse(body: bytes, columns: tuple[str, ...] | None) -> Payload:
     A scalar stands for no row at all. Raises PGRST102 for what is no JSON, or an array of anything but like objects,
     ``BodyTooLarge`` for too many of them.
     """
-    try:
-        document = in_pieces(body, orjson.loads)
-    except orjson.JSONDecodeError as error:
-        raise _broken("Empty or invalid json") from error
+    document = _json(body)
     if isinstance(document, dict):
         return Payload(f"[{body.decode()}]", (document,), _sorted(document) if columns is None else columns)
     if not isinstance(document, list):
@@ -249,6 +243,13 @@ def parse(body: bytes, columns: tuple[str, ...] | None) -> Payload:
     if not all(isinstance(row, dict) for row in document):
         raise _broken("All object keys must match")
     return Payload(body.decode(), document, _common_keys(document) if columns is None else columns)
+
+
+def _json(content: bytes, loads: Callable[[bytes], Any] = orjson.loads) -> Any:
+    try:
+        return in_pieces(content, loads)
+    except (ValueError, RecursionError) as error:
+        raise _broken("Empty or invalid json") from error
 
 
 def _made(rows: Sequence[Mapping[str, str | None]], columns: Sequence[str]) -> Payload:
@@ -338,10 +339,7 @@ def arguments_from_query(query_string: bytes) -> tuple[Arguments, bytes]:
 
 
 def _from_json(content: bytes, columns: Sequence[str] | None) -> Arguments:
-    try:
-        document = in_pieces(content, orjson.loads)
-    except orjson.JSONDecodeError as error:
-        raise _broken("Empty or invalid json") from error
+    document = _json(content)
     if not isinstance(document, dict):
         return Arguments(None, content.decode())
     return Arguments(_narrowed(document, columns), content.decode())

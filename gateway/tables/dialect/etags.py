@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from gateway.errors import ConditionUnsupported, RequestMalformed, RowChanged
 from gateway.tables.catalog import Table
-from gateway.tables.dialect.grammar import Condition
-from gateway.tables.dialect.query import Query
+from gateway.tables.dialect.query import Query, names_one_row
 
 MOST_TAGS = 100
 
@@ -42,9 +41,6 @@ class Preconditions:
     match: Tags | None = None
     none_match: Tags | None = None
 
-    def __bool__(self) -> bool:
-        return self.match is not None or self.none_match is not None
-
     def met_by(self, current: str | None) -> bool:
         """Whether they hold for a row with this tag; None: there is no such row."""
         if self.match is not None and not self.match.match_strongly(current):
@@ -52,38 +48,21 @@ class Preconditions:
         return self.none_match is None or not self.none_match.match_weakly(current)
 
 
-NO_PRECONDITIONS = Preconditions()
-
-
-def parse_preconditions(match: str | None, none_match: str | None) -> Preconditions:
-    """Read both headers. Raises ``RequestMalformed`` for what is neither ``*`` nor a list of quoted tags."""
+def parse_preconditions(match: str | None, none_match: str | None) -> Preconditions | None:
+    """Read both headers; None without any. Raises ``RequestMalformed`` for what is neither ``*`` nor quoted tags."""
     if match is None and none_match is None:
-        return NO_PRECONDITIONS
+        return None
     return Preconditions(_tags(match, "If-Match"), _tags(none_match, "If-None-Match"))
 
 
-def names_one_row(query: Query, table: Table) -> bool:
-    """Whether the filters pin every column of the primary key to one value: at most one row has it."""
-    pinned = {
-        node.field.name
-        for node in query.filters
-        if isinstance(node, Condition)
-        and node.operator == "eq"
-        and not node.negated
-        and not node.field.path
-        and isinstance(node.value, str)
-    }
-    return bool(table.primary_key) and not query.embeds and pinned.issuperset(table.primary_key)
-
-
-def check_preconditions(preconditions: Preconditions, method: str, query: Query, table: Table) -> None:
+def check_preconditions(preconditions: Preconditions | None, method: str, query: Query, table: Table) -> None:
     """``ConditionUnsupported``, unless it is about one row that this condition can be held against."""
-    if not preconditions:
+    if preconditions is None:
         return
     reads = method in ("GET", "HEAD")
     if reads and preconditions.match is None:
         return  # a row without an ETag has not been read before, so If-None-Match holds
-    if method == "POST" or not names_one_row(query, table):
+    if method == "POST" or not names_one_row(query, table.primary_key):
         keys = ", ".join(table.primary_key)
         raise ConditionUnsupported(
             "A condition on an ETag is taken only where the request names one row.",
@@ -102,12 +81,8 @@ def row_changed(current: str | None) -> RowChanged:
     """Return the error for a row whose ETag is now ``current``; None: the row is gone."""
     if current is None:
         return RowChanged("There is no such row any more, or not yet.", facts={"etag": None})
-    etag = quoted(current)
+    etag = f'"{current}"'
     return RowChanged(f"The row is another version now: its ETag is {etag}.", facts={"etag": etag})
-
-
-def quoted(tag: str) -> str:
-    return f'"{tag}"'
 
 
 def _tags(header: str | None, name: str) -> Tags | None:

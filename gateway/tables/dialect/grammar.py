@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NoReturn, TypeAlias, TypeVar
+from typing import Concatenate, Literal, NoReturn, ParamSpec, TypeAlias, TypeVar, cast
 
 from gateway.errors import DialectError
 
@@ -28,16 +28,17 @@ LONGEST_KEPT = 500
 """Characters of a text whose reading is kept."""
 
 Read = TypeVar("Read")
+Rest = ParamSpec("Rest")
 
 Step: TypeAlias = tuple[Literal["->", "->>"], str | int]
 
 
-def kept_if_short(read: Callable[[str], Read]) -> Callable[[str], Read]:
+def kept_if_short(read: Callable[Concatenate[str, Rest], Read]) -> Callable[Concatenate[str, Rest], Read]:
     """Clients send the same few texts again and again. Long ones are not kept: memory is not for a caller to fill."""
-    cached = lru_cache(maxsize=512)(read)
+    cached = cast(Callable[Concatenate[str, Rest], Read], lru_cache(maxsize=512)(read))
 
-    def parse(text: str) -> Read:
-        return cached(text) if len(text) <= LONGEST_KEPT else read(text)
+    def parse(text: str, /, *rest: Rest.args, **named: Rest.kwargs) -> Read:
+        return (cached if len(text) <= LONGEST_KEPT else read)(text, *rest, **named)
 
     return parse
 

@@ -208,19 +208,16 @@ def _typed(shown: str, base: str) -> Document:
 
 
 def _filter(column: Column) -> Document:
-    return _described({"name": column.name, "in": "query", "type": "string", "format": column.type}, column.description)
+    return _described(_parameter(column.name, "query", type="string", format=column.type), column.description)
 
 
 def _body(table: Table) -> Document:
-    schema = {"$ref": f"#/definitions/{_pointer(table.name)}"}
-    return {"name": table.name, "in": "body", "required": False, "schema": schema}
+    return _parameter(table.name, "body", required=False, schema={"$ref": f"#/definitions/{_pointer(table.name)}"})
 
 
 def _prefer(method: str) -> Document:
-    return {
-        "name": "Prefer", "in": "header", "type": "string",
-        "description": f"Any of: {', '.join((*_PREFERENCES[method], 'handling', 'timezone', 'count'))}",
-    }  # fmt: skip
+    known = ", ".join((*_PREFERENCES[method], "handling", "timezone", "count"))
+    return _parameter("Prefer", "header", type="string", description=f"Any of: {known}")
 
 
 def _calls(functions: Iterable[Function]) -> Document:
@@ -242,7 +239,7 @@ def _call(function: Function, method: str) -> Document:
         properties = {one.name: _typed(one.type, one.type) for one in named}
         required = [one.name for one in named if one.required]
         schema = {"type": "object", "properties": properties, **({"required": required} if required else {})}
-        parameters = [{"name": "args", "in": "body", "required": bool(required), "schema": schema}]
+        parameters = [_parameter("args", "body", required=bool(required), schema=schema)]
     responses = _ok("204" if function.returns_nothing else "200")
     if function.writes:
         resource = {**_PARAMETERS["fencing_resource"], "required": True}
@@ -253,16 +250,16 @@ def _call(function: Function, method: str) -> Document:
 
 
 def _argument(parameter: Parameter) -> Document:
-    typed = _typed(parameter.type, parameter.type)
-    kind = typed.get("type", "string")
-    if kind == "array":
-        return {
-            "name": parameter.name, "in": "query", "required": parameter.required, "type": "array",
-            "items": {"type": "string"}, "collectionFormat": "multi" if parameter.variadic else "csv",
-        }  # fmt: skip
-    return {
-        "name": parameter.name, "in": "query", "required": parameter.required, "type": kind, "format": parameter.type,
-    }  # fmt: skip
+    name, required = parameter.name, parameter.required
+    kind = _typed(parameter.type, parameter.type).get("type", "string")
+    if kind != "array":
+        return _parameter(name, "query", required=required, type=kind, format=parameter.type)
+    several = {"items": {"type": "string"}, "collectionFormat": "multi" if parameter.variadic else "csv"}
+    return _parameter(name, "query", required=required, type=kind, **several)
+
+
+def _parameter(name: str, place: str, **more: Any) -> Document:
+    return {"name": name, "in": place, **more}
 
 
 def _ok(*statuses: str) -> Document:

@@ -7,15 +7,14 @@ A key that is not reserved is a filter on the column of that name. With the labe
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from urllib.parse import unquote_plus
 
 from gateway.errors import DialectError
 from gateway.tables.dialect.grammar import (
-    LONGEST_KEPT,
     MAX_TERMS,
     SIMPLE_NAME,
     SPACES,
+    Condition,
     Cursor,
     Embedded,
     Field,
@@ -102,6 +101,41 @@ class _Parameters:
         self.terms += more
         if self.terms > MAX_TERMS:
             raise parse_error("query string", "…", 0, f"at most {MAX_TERMS} terms are taken")
+
+
+def equalities(filters: tuple[Node, ...]) -> list[tuple[str, str]]:
+    """Return column and value of each plain ``eq``: only they can name one row by its key."""
+    return [
+        (one.field.name, one.value)
+        for one in filters
+        if isinstance(one, Condition) and one.operator == "eq" and isinstance(one.value, str)
+        if not (one.negated or one.field.path)
+    ]
+
+
+def names_one_row(query: Query, key: tuple[str, ...]) -> bool:
+    """Return whether the filters pin every column of a key to one value: at most one row has it."""
+    return bool(key) and not query.embeds and {name for name, _ in equalities(query.filters)}.issuperset(key)
+
+
+def pins_exactly(filters: tuple[Node, ...], columns: tuple[str, ...]) -> bool:
+    """Return whether the filters are one plain ``eq`` for each column and nothing else, which is what PUT asks for."""
+    found = equalities(filters)
+    return len(found) == len(filters) and sorted(name for name, _ in found) == sorted(columns)
+
+
+def pins(filters: tuple[Node, ...]) -> dict[str, tuple[str, ...]]:
+    """Return the columns that root filters pin to values: to one by a plain ``eq``, to several by a plain ``in``.
+
+    The first of a name wins, but an ``eq`` wins over an ``in`` on the same column, because it says more.
+    """
+    found = {
+        one.field.name: one.value
+        for one in reversed(filters)
+        if isinstance(one, Condition) and one.operator == "in" and isinstance(one.value, tuple)
+        if not (one.negated or one.field.path)
+    }
+    return found | {name: (value,) for name, value in reversed(equalities(filters))}
 
 
 def parse_query(query_string: bytes) -> Query:
@@ -335,17 +369,9 @@ def parse_order(text: str) -> tuple[Order, ...]:
     return tuple(terms)
 
 
-@lru_cache(maxsize=512)
-def _short_names(text: str, what: str) -> tuple[str, ...]:
-    return _names(text, what)
-
-
+@kept_if_short
 def parse_names(text: str, what: str) -> tuple[str, ...]:
     """Read a comma list of plain column names, sorted: clients send them in random order."""
-    return (_short_names if len(text) <= LONGEST_KEPT else _names)(text, what)
-
-
-def _names(text: str, what: str) -> tuple[str, ...]:
     cursor = Cursor(text, what)
     names = [read_name(cursor)]
     while cursor.literal(","):

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal, TypeAlias
 
 from gateway.errors import DialectError, RequestMalformed
-from gateway.tables.dialect.etags import NO_PRECONDITIONS, Preconditions, parse_preconditions
+from gateway.tables.dialect.etags import Preconditions, parse_preconditions
 from gateway.tables.dialect.grammar import kept_if_short, not_implemented
 from gateway.tables.dialect.query import Query, narrowed, parse_query
 
@@ -22,10 +22,10 @@ class Media:
     name: str
     form: Form = "json"
     singular: bool = False
+    content_type: tuple[bytes, bytes] = field(init=False)
 
-    @property
-    def content_type(self) -> tuple[bytes, bytes]:
-        return b"content-type", f"{self.name}; charset=utf-8".encode()
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "content_type", (b"content-type", f"{self.name}; charset=utf-8".encode()))
 
 
 JSON = Media("application/json")
@@ -194,11 +194,7 @@ class Request:
     query: Query
     preferences: Preferences
     media: Media = JSON
-    preconditions: Preconditions = NO_PRECONDITIONS
-
-    @property
-    def singular(self) -> bool:
-        return self.media.singular
+    preconditions: Preconditions | None = None
 
     @property
     def wants_rows(self) -> bool:
@@ -264,6 +260,10 @@ class Target:
     schema: str
     name: str
     shown_schema: bool
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.schema}.{self.name}"
 
 
 def name_of(path: str, prefixes: Sequence[str]) -> tuple[Kind, str]:

@@ -15,7 +15,7 @@ from gateway.fencing.headers import would_refuse
 from gateway.fencing.token import Token
 from gateway.http import origins
 from gateway.tables.catalog import Table
-from gateway.tables.dialect.etags import quoted, row_changed
+from gateway.tables.dialect.etags import Preconditions, row_changed
 from gateway.tables.dialect.query import range_error
 from gateway.tables.dialect.request import WRITES, Preferences, Request
 
@@ -91,22 +91,22 @@ def read(request: Request, row: Row, path: str, query_string: bytes) -> Response
         (b"content-range", _page(request.query.offset, touched, total)),
         (b"content-location", _content_location(path, query_string)),
     ]
-    if request.singular:
+    if request.media.singular:
         body = single(body, touched)
     etag = row["etag"] if touched == 1 else None
     if etag is not None:
         headers += (etag_header(etag), _VARY)
-    if request.preconditions and not request.preconditions.met_by(etag):
-        return _not_as_expected(request, etag, headers)
+    if request.preconditions is not None and not request.preconditions.met_by(etag):
+        return _not_as_expected(request.preconditions, etag, headers)
     encoded = body.encode()
     headers.append((b"content-length", str(len(encoded)).encode()))
     _add_applied(headers, applied(request.method, request.preferences))
     return Response(_read_status(touched, total), headers, b"" if request.method == "HEAD" else encoded)
 
 
-def _not_as_expected(request: Request, etag: str | None, headers: Headers) -> Response:
+def _not_as_expected(wanted: Preconditions, etag: str | None, headers: Headers) -> Response:
     """Return the answer to a read whose condition fails: nothing new, or (``If-Match``) another version."""
-    if request.preconditions.match is not None and not request.preconditions.match.match_strongly(etag):
+    if wanted.match is not None and not wanted.match.match_strongly(etag):
         raise row_changed(etag)
     return Response(304, [pair for pair in headers if pair[0] in _OF_NOTHING_NEW])
 
@@ -122,7 +122,7 @@ def call(request: Request, written: Written, accepted: Accepted, *, sets: bool, 
     if nothing:
         return Response(204, headers)
     body = written.body or ""
-    encoded = (single(body, written.touched) if request.singular and sets else body).encode()
+    encoded = (single(body, written.touched) if request.media.singular and sets else body).encode()
     headers += (request.media.content_type, (b"content-length", str(len(encoded)).encode()))
     status = _read_status(written.touched, total)
     return Response(status, headers, b"" if request.method == "HEAD" else encoded)
@@ -165,14 +165,16 @@ def write(request: Request, table: Table, written: Written, accepted: Accepted, 
         if request.method == "POST":
             headers.append((b"content-length", b"0"))
         return Response(status, headers)
-    body = _empty(request) if written.body is None else written.body
-    encoded = (single(body, written.touched) if request.singular else body).encode()
+    body = written.body
+    if body is None:  # no rows: PostgREST's CSV has a line of names that are not there
+        body = "\n" if request.media.form == "csv" else "[]"
+    encoded = (single(body, written.touched) if request.media.singular else body).encode()
     headers += (request.media.content_type, (b"content-length", str(len(encoded)).encode()))
     return Response(status, headers, encoded)
 
 
 def etag_header(etag: str) -> tuple[bytes, bytes]:
-    return (b"etag", quoted(etag).encode("latin-1"))
+    return (b"etag", f'"{etag}"'.encode("latin-1"))
 
 
 def single(body: str, touched: int) -> str:
@@ -230,11 +232,6 @@ def _status(request: Request, written: Written) -> int:
     if not request.wants_rows:
         return 204
     return 201 if request.method == "PUT" and written.inserted else 200
-
-
-def _empty(request: Request) -> str:
-    """No rows, in the form the caller wants: PostgREST's CSV has a line of names that are not there."""
-    return "\n" if request.media.form == "csv" else "[]"
 
 
 def _write_range(request: Request, touched: int) -> bytes:

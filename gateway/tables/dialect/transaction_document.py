@@ -81,12 +81,13 @@ def parse(content: bytes, shown: FencingHeaders) -> tuple[Entry, ...]:
 
 
 @contextmanager
-def of_write(number: int) -> Iterator[None]:
-    """Errors raised in here are about this write of the list, counted from 0: their facts say so."""
+def of_write(number: int | None) -> Iterator[None]:
+    """Errors raised in here are about this write of the list, counted from 0: their facts say so. None: no list."""
     try:
         yield
     except GatewayError as error:
-        error.facts.setdefault("write", number)
+        if number is not None:
+            error.facts.setdefault("write", number)
         raise
 
 

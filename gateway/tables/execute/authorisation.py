@@ -7,7 +7,7 @@ exists. The resources of a write are checked once they are known.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gateway.auth.grants import NOTHING, Action, Authorisation, Limits, Missing, Place, PlaceKind, Rights
+from gateway.auth.grants import NOTHING, Action, Authorisation, Missing, Place, PlaceKind, Rights
 from gateway.errors import GatewayError
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import MissingGrant
@@ -23,24 +23,18 @@ def concerns_table(rights: Rights, name: str) -> bool:
     return rights.table(Action.READ, name).placed or rights.table(Action.WRITE, name) != NOTHING
 
 
-def _may_see(limits: Limits, resources: Sequence[str] | None) -> bool:
-    return limits.placed or limits.cover_all(resources)
-
-
 class TableAuthorisation(Authorisation):
     """The checks of requests to tables and functions."""
 
     async def reads(self, sender: Sender, names: Iterable[str]) -> None:
         for name in names:
-            if not sender.rights.may_read((name,)):
-                raise await self._denied(sender, Action.READ, Place(PlaceKind.TABLE, name))
-            await self._has_role(sender, Action.READ, Place(PlaceKind.TABLE, name))
+            place = Place(PlaceKind.TABLE, name)
+            await self._may(sender, Action.READ, place, granted=sender.rights.may_read((name,)))
 
     async def writes(self, sender: Sender, name: str) -> None:
         """Check that the caller writes to a table at all. ``claims`` checks its resources."""
-        if not sender.rights.may_write_to(name):
-            raise await self._denied(sender, Action.WRITE, Place(PlaceKind.TABLE, name))
-        await self._has_role(sender, Action.WRITE, Place(PlaceKind.TABLE, name))
+        place = Place(PlaceKind.TABLE, name)
+        await self._may(sender, Action.WRITE, place, granted=sender.rights.may_write_to(name))
 
     async def writes_anything(self, sender: Sender) -> None:
         """Check that the caller writes to any table at all, before the body says to which."""
@@ -49,9 +43,8 @@ class TableAuthorisation(Authorisation):
 
     async def calls(self, sender: Sender, name: str) -> None:
         limits = sender.rights.function(name)
-        if not (limits.placed or limits.patterns):
-            raise await self._denied(sender, Action.CALL, Place(PlaceKind.FUNCTION, name))
-        await self._has_role(sender, Action.CALL, Place(PlaceKind.FUNCTION, name))
+        granted = bool(limits.placed or limits.patterns)
+        await self._may(sender, Action.CALL, Place(PlaceKind.FUNCTION, name), granted=granted)
 
     async def only_reads(self, sender: Sender, name: str) -> None:
         """Check a call that claims nothing."""
@@ -92,18 +85,21 @@ class TableAuthorisation(Authorisation):
 
         Return the resources that it may claim.
         """
-        place = Place(PlaceKind.TABLE, write.table)
+        place = Place(PlaceKind.TABLE, write.target.qualified)
         claimable = await self._covered(write.sender, Action.WRITE, place, resources, write.rule.mode)
         if write.request.wants_rows:
-            await self._shows(write.sender, write.table, resources)
+            await self._shows(write.sender, write.target.qualified, resources)
         return claimable
 
     async def _shows(self, sender: Sender, name: str, resources: Sequence[str] | None) -> None:
-        if not _may_see(sender.rights.table(Action.READ, name), resources):
+        limits = sender.rights.table(Action.READ, name)
+        if not (limits.placed or limits.cover_all(resources)):
             raise await self._denied(sender, Action.READ, Place(PlaceKind.TABLE, name))
 
-    async def _has_role(self, sender: Sender, action: Action, place: Place) -> None:
-        """Deny a caller without a role of the database, if callers have such roles."""
+    async def _may(self, sender: Sender, action: Action, place: Place, *, granted: bool) -> None:
+        """Deny a caller without a grant, or without a role of the database if callers have such roles."""
+        if not granted:
+            raise await self._denied(sender, action, place)
         if not sender.has_role:
             denied = await self._refused(sender, place, Missing(action, str(place), _filed(place)))
             denied.message = f"No rule of postgres.roles names a role of the database for {sender.caller}."

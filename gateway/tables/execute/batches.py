@@ -1,16 +1,14 @@
-"""Batches of fenced statements: statements of one text that arrive together are one transaction and one commit.
+"""Batches of statements: those of one text that arrive together are one transaction and one commit.
 
 A sender sees no difference. A statement whose batch fails is sent again alone. If fences have to rise first, the first
 statement of the batch claims for all others (docs/decisions/016).
 """
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from gateway.batching import Lane
 from gateway.bounded import Bounded
@@ -20,21 +18,14 @@ from gateway.db.database import Claims, Database, Record
 from gateway.db.fences import Claim
 from gateway.db.roles import ActingBatch
 from gateway.errors import SqlError, Unavailable
-from gateway.observe.events import BatchBegun, BatchSent, Observe, ignore
+from gateway.observe.events import BatchBegun, BatchSent, Observe
 from gateway.observe.stages import ORIGIN
 from gateway.tables.dialect.errors import is_of_answer
 from gateway.tables.execute.acting import Role
 from gateway.tables.sql.expressions import Statement
 from gateway.tables.sql.shape import CHECKS, CLAIMS
 
-What = TypeVar("What")
 Answer = TypeVar("Answer")
-
-SendOne: TypeAlias = Callable[..., Awaitable[Record | None]]
-SendMany: TypeAlias = Callable[[str, Sequence[Sequence[object]]], Awaitable[list[Record]]]
-ClaimMany: TypeAlias = Callable[
-    [str, Sequence[Sequence[object]], Callable[[list[Record]], Claims]], Awaitable[list[Record]]
-]
 
 MOST = 64
 # Seconds after which the next batch sets out beside a batch under way. That one may be waiting for a lock or for a slow
@@ -55,301 +46,194 @@ _LARGER = 8
 
 
 @dataclass(slots=True)
-class _Asked(Generic[What]):
-    """The values of one statement, when it was asked for, and the request that asked. ``what``: what it is about.
+class Asked:
+    """One statement of a request, with its values. ``size``: bytes of these.
 
-    ``resource``: that of its claim, if any. A batch has its statements in the order of these.
-    ``caller``: of the request. A batch belongs to no caller, and a session for one statement counts in its share.
+    ``claim``: that of a write. Its fence has to carry the token. If it ``may_raise``, it can be ``claimed``: sent
+    behind a claim, which raises the fence. ``role``: it runs under this one. The statement looks at no fence then, and
+    what carries it out does.
+
+    From its sending on, ``since`` tells when that was, ``origin`` the request that asked, and ``caller`` its caller. A
+    batch belongs to no caller, and a session for one statement counts in its share.
     """
 
-    what: What
+    statement: Statement
     arguments: list[object]
-    resource: str | None
-    since: float
-    origin: object | None
-    caller: Caller | None
+    size: int
+    claim: Claim | None = None
+    may_raise: bool = False
+    role: Role | None = None
+    claimed: bool = False
+    since: float = 0.0
+    origin: object | None = None
+    caller: Caller | None = None
 
 
-class _Lanes(ABC, Generic[What, Answer]):
-    """A lane for each text of a statement, and for each role under which it runs."""
+_Kind: TypeAlias = str | tuple[str, str]
+"""Statements of one kind share a lane: one text, with its role. That is empty for a claim without a role."""
 
-    _writes = True
-    # Whether a statement that is alone in its batch needs no batch.
-    _lone_alone = False
 
-    def __init__(self, observe: Observe) -> None:
-        self._observe = observe
-        self._lanes: dict[str | tuple[str, str], Lane[_Asked[What], Answer]] = {}
-        # Statements whose last batch has raised a fence.
-        self._rising: Bounded[str | tuple[str, str], None] = Bounded(_MOST_LANES)
+class Batches:
+    """Sends statements that answer with exactly one row each, in a lane for each text and role.
+
+    The row is None if a statement behind a claim, or under a role, has failed or cannot be sent so. Nothing is written
+    then, and a transaction of its own finds out why. An answer that is too large fails in any case, so that its sender
+    can remember it. All other statements fail with what sending them alone raises.
+    """
+
+    def __init__(self, database: Database, observe: Observe, *, writes: bool) -> None:
+        self._database, self._observe, self._writes = database, observe, writes
+        self._one = database.fetchrow_write if writes else database.fetchrow_read
+        self._many = database.fetchmany_write if writes else database.fetchmany
+        self._lanes: dict[_Kind, Lane[Asked, Record | None]] = {}
+        # Kinds whose last batch has raised a fence.
+        self._rising: Bounded[_Kind, None] = Bounded(_MOST_LANES)
         self._under_way = 0
         self._back = float("-inf")
 
-    def expected(self, statement: Statement, role: str | None = None) -> bool:
+    def expected(self, asked: Asked) -> bool:
         """Return whether fences have risen lately with such statements."""
-        return (statement.text if role is None else (role, statement.text)) in self._rising
+        text, role = asked.statement.text, asked.role
+        return (text if role is None else (role.name, text)) in self._rising
 
     def busy(self) -> bool:
         """Return whether a statement is under way, or was a moment ago: writers pause between two statements."""
         return self._under_way > 0 or perf_counter() - self._back < LULL
 
-    def _ask(
-        self,
-        statement: Statement,
-        what: What,
-        arguments: list[object],
-        resource: str | None,
-        size: int,
-        role: str | None = None,
-    ) -> "asyncio.Future[Answer]":
-        text = statement.text if role is None else (role, statement.text)
-        lane = self._lanes.get(text)
-        if lane is None:
-            if len(self._lanes) >= _MOST_LANES or len(statement.text) > _LONG:
-                self._lanes = {sql: lane for sql, lane in self._lanes.items() if not lane.idle()}
-            lane = self._lanes[text] = self._lane(statement, role)
-        return lane.ask(_asked(what, arguments, resource), key=resource, size=size)
+    def send(self, asked: Asked) -> "asyncio.Future[Record | None] | None":
+        """Return the row to come of one statement. None for one behind a claim that is too large for a batch.
 
-    def _lane(self, statement: Statement, role: str | None) -> Lane[_Asked[What], Answer]:
-        return Lane(
-            partial(self._together, statement, role),
-            partial(self._alone, statement, role),
+        Writes under one resource are sent in the order in which they come.
+        """
+        claim, role, size, most = asked.claim, asked.role, asked.size, LARGEST
+        kind: _Kind = asked.statement.text
+        if role is not None or asked.claimed:
+            kind = ("", asked.statement.text)
+            if claim is not None:
+                size += len(claim.resource) + len(claim.holder or "") + len(claim.caller)
+            if role is not None:
+                kind, most = (role.name, asked.statement.text), _LARGER * LARGEST
+                size += sum(map(len, role.settings.values()))
+        asked.since, asked.origin, asked.caller = perf_counter(), ORIGIN.get(), CALLER.get()
+        if size > most:
+            return None if asked.claimed else asyncio.ensure_future(self._alone(asked))
+        lane = self._lanes.get(kind)
+        if lane is None:
+            lane = self._lane(kind, asked)
+        return lane.ask(asked, key=None if claim is None else claim.resource, size=size)
+
+    def _lane(self, kind: _Kind, asked: Asked) -> Lane[Asked, Record | None]:
+        if len(self._lanes) >= _MOST_LANES or len(asked.statement.text) > _LONG:
+            self._lanes = {one: lane for one, lane in self._lanes.items() if not lane.idle()}
+        lane = self._lanes[kind] = Lane(
+            self._together,
+            self._alone,
             most=MOST,
             room=ROOM,
-            order=lambda asked: asked.resource or "",
-            lone_alone=self._lone_alone,
+            order=lambda asked: asked.claim.resource if asked.claim else "",
+            lone_alone=isinstance(kind, str),
             overlap=OVERLAP,
         )
+        return lane
 
-    @abstractmethod
-    async def _together(
-        self, statement: Statement, role: str | None, batch: Sequence[_Asked[What]]
-    ) -> Sequence[Answer]: ...
-
-    @abstractmethod
-    async def _alone(self, statement: Statement, role: str | None, asked: _Asked[What]) -> Answer: ...
-
-    def _note(self, text: str | tuple[str, str], claimed: Record, rows: Sequence[Record]) -> None:
-        """Note whether the claims of a batch have raised fences. ``claimed``: the row that tells."""
-        if claimed["risen"]:
-            self._rising.remember(text, None)
-        elif any(row["held"] for row in rows):  # stale tokens tell nothing about the next holder's
-            self._rising.pop(text, None)
-
-    def _begin(self, batch: Sequence[_Asked[What]]) -> float:
-        self._under_way += 1
-        self._observe(BatchBegun(self._writes, tuple(asked.origin for asked in batch)))
-        return perf_counter()
-
-    def _end(self, batch: Sequence[_Asked[What]], began: float) -> None:
-        self._under_way -= 1
-        self._back = perf_counter()
-        waited = began - min(asked.since for asked in batch)
-        self._observe(BatchSent(self._writes, len(batch), waited, self._back - began))
-
-
-def _asked(what: What, arguments: list[object], resource: str | None) -> _Asked[What]:
-    return _Asked(what, arguments, resource, perf_counter(), ORIGIN.get(), CALLER.get())
-
-
-class Batches(_Lanes[None, Record]):
-    """Sends statements that answer with exactly one row each: by itself with ``one``, or ``many`` in one round trip."""
-
-    _lone_alone = True
-
-    def __init__(self, one: SendOne, many: SendMany, *, writes: bool = True, observe: Observe = ignore) -> None:
-        """Send by ``one`` and ``many``. ``writes`` tells ``observe`` whether the statements write."""
-        super().__init__(observe)
-        self._one, self._many, self._writes = one, many, writes
-
-    def send(
-        self, statement: Statement, arguments: list[object], resource: str | None, size: int
-    ) -> "asyncio.Future[Record]":
-        """Return the row to come of one statement. It fails with what sending the statement alone raises.
-
-        ``size``: bytes of its values. Statements for one ``resource`` are sent in the order in which they come.
-        """
-        if size > LARGEST:
-            return asyncio.ensure_future(self._alone(statement, None, _asked(None, arguments, resource)))
-        return self._ask(statement, None, arguments, resource, size)
-
-    async def _together(self, statement: Statement, _: str | None, batch: Sequence[_Asked[None]]) -> list[Record]:
+    async def _together(self, batch: Sequence[Asked]) -> Sequence[Record | None]:
+        first = batch[0]
+        if first.role is not None:
+            return await self._under_role(first.role.name, batch)
+        statement, arguments = first.statement, [asked.arguments for asked in batch]
         # The first statement of a transaction checks its table. The result holds until the transaction ends.
         checks = statement.names.index(CHECKS)
-        for asked in batch[1:]:
-            asked.arguments[checks] = False
-        began = self._begin(batch)
-        try:
-            return await self._many(statement.text, [asked.arguments for asked in batch])
-        finally:
-            self._end(batch, began)
-
-    async def _alone(self, statement: Statement, _: str | None, asked: _Asked[None]) -> Record:
-        asked.arguments[statement.names.index(CHECKS)] = True
-        CALLER.set(asked.caller)
-        began = self._begin([asked])
-        try:
-            row = await self._one(statement.text, *asked.arguments)
-        finally:
-            self._end([asked], began)
-        assert row is not None
-        return row
-
-
-class Raises(_Lanes[Claim, Record | None]):
-    """Sends fenced statements whose fences may have to rise first, in one round trip and one transaction.
-
-    The first statement of a batch claims for all others, and writes nothing. It waits for the writers that it
-    overtakes. Each other statement has a snapshot of its own, looks at its fence, and writes.
-    """
-
-    def __init__(self, many: ClaimMany, observe: Observe) -> None:
-        super().__init__(observe)
-        self._many = many
-
-    def send(
-        self, statement: Statement, claim: Claim, arguments: list[object], size: int
-    ) -> "asyncio.Future[Record | None] | None":
-        """Return the row to come of one statement. The row is None if its batch has failed: nothing is written then.
-
-        Return None for a statement that is too large. It fails with ``OutcomeUnknown`` only.
-        """
-        size += len(claim.resource) + len(claim.holder or "") + len(claim.caller)
-        if size > LARGEST:
-            return None
-        return self._ask(statement, claim, arguments, claim.resource, size)
-
-    async def _together(self, statement: Statement, _: str | None, batch: Sequence[_Asked[Claim]]) -> list[Record]:
-        first: dict[str, object] = {CHECKS: True, CLAIMS: _claims(asked.what for asked in batch)}
-        checks = statement.names.index(CHECKS)
-        for asked in batch:
-            asked.arguments[checks] = False
-
-        def carried(rows: list[Record]) -> Claims:
-            pairs = zip(batch, rows[1:], strict=True)
-            return [(asked.what.resource, asked.what.token) for asked, row in pairs if row["held"]]
-
-        began = self._begin(batch)
-        try:
-            sent = [[first.get(name) for name in statement.names], *(asked.arguments for asked in batch)]
-            claimed, *rows = await self._many(statement.text, sent, carried)
-        finally:
-            self._end(batch, began)
+        for one in arguments if first.claimed else arguments[1:]:
+            one[checks] = False
+        if not first.claimed:
+            return await self._trip(batch, self._many(statement.text, arguments))
+        # The first statement claims for all others, and writes nothing. It waits for the writers that it overtakes.
+        # Each other one has a snapshot of its own, looks at its fence, and writes.
+        own: dict[str, object] = {CHECKS: True, CLAIMS: _claims(batch)}
+        arguments.insert(0, list(map(own.get, statement.names)))
+        rows = await self._trip(batch, self._database.fetchmany_claim(statement.text, arguments, _carried(batch)))
+        claimed = rows.pop(0)
         self._note(statement.text, claimed, rows)
         return rows
 
-    async def _alone(self, statement: Statement, _: str | None, asked: _Asked[Claim]) -> None:
-        """Leave a statement whose batch has failed to a transaction of its own."""
+    async def _alone(self, asked: Asked) -> Record | None:
+        if asked.claimed:
+            return None
+        CALLER.set(asked.caller)
+        if asked.role is not None:
+            return (await self._under_role(asked.role.name, [asked], alone=True))[0]
+        asked.arguments[asked.statement.names.index(CHECKS)] = True
+        return await self._trip([asked], self._one(asked.statement.text, *asked.arguments))
 
-
-def _claims(claims: Iterable[Claim]) -> str:
-    first: dict[str, Claim] = {}
-    for claim in claims:
-        first.setdefault(claim.resource, claim)
-    return fences.write_claims(first.values())
-
-
-class _Member(NamedTuple):
-    """The settings of a request under a role. ``claim``: that of a write. ``raises``: its fence may have to rise."""
-
-    settings: Mapping[str, str]
-    claim: Claim | None
-    raises: bool
-
-
-class RoleBatches(_Lanes[_Member, Record | None]):
-    """Sends statements of requests under roles of the database. Each batch is one statement, under one role.
-
-    Only success counts. The row is None if the statement has failed, or cannot be sent so. Nothing is written then, and
-    a transaction of its own finds out why. An answer that is too large fails, so that its sender can remember it.
-    """
-
-    def __init__(self, database: Database, observe: Observe, *, writes: bool) -> None:
-        super().__init__(observe)
-        self._database, self._writes = database, writes
-
-    def send(
-        self,
-        statement: Statement,
-        role: Role,
-        arguments: list[object],
-        size: int,
-        claim: Claim | None = None,
-        *,
-        raises: bool = False,
-    ) -> "asyncio.Future[Record | None]":
-        """Return the row to come of one statement. ``size``: bytes of its values, but for those of the role.
-
-        ``claim``: that of a write. Its fence has to carry the token, or ``raises`` and may have to rise.
-        """
-        member = _Member(role.settings, claim, raises)
-        size += sum(map(len, role.settings.values()))
-        resource = None
-        if claim is not None:
-            resource = claim.resource
-            size += len(resource) + len(claim.holder or "") + len(claim.caller)
-        if size > _LARGER * LARGEST:
-            return asyncio.ensure_future(self._alone(statement, role.name, _asked(member, arguments, resource)))
-        return self._ask(statement, member, arguments, resource, size, role.name)
-
-    async def _together(
-        self, statement: Statement, role: str | None, batch: Sequence[_Asked[_Member]]
-    ) -> Sequence[Record | None]:
-        assert role is not None
+    async def _under_role(self, role: str, batch: Sequence[Asked], *, alone: bool = False) -> Sequence[Record | None]:
+        """Send a batch as one statement under one role."""
+        statement, names = batch[0].statement, list(_settings(batch[0]))
+        members = [
+            [*_fence(asked.claim), *map(_settings(asked).__getitem__, names), *map(as_text, asked.arguments)]
+            for asked in batch
+        ]
+        checks = len(members[0]) - len(statement.names) + statement.names.index(CHECKS) + 1
+        claims = _claims(batch)
+        sent = ActingBatch(statement.text, role, names, checks, members, claims)
         try:
-            rows = await self._sent(statement, role, batch)
+            if self._writes:
+                rows = await self._trip(batch, self._database.write_acting(sent, _carried(batch), alone=alone))
+            else:
+                rows = await self._trip(batch, self._database.read_acting(sent, alone=alone))
         except SqlError as error:
             if len(batch) > 1 or is_of_answer(error):
                 raise
             return [None]
-        if any(asked.what.raises for asked in batch):
+        except Unavailable:
+            if self._writes or not alone:
+                raise
+            return [None]  # such as a policy that writes
+        if claims is not None:
             self._note((role, statement.text), rows[0], rows)
         return rows
 
-    async def _alone(self, statement: Statement, role: str | None, asked: _Asked[_Member]) -> Record | None:
-        assert role is not None
-        if asked.what.raises:
-            return None
-        CALLER.set(asked.caller)
+    def _note(self, kind: _Kind, claimed: Record, rows: Sequence[Record]) -> None:
+        """Note whether the claims of a batch have raised fences. ``claimed``: the row that tells."""
+        if claimed["risen"]:
+            self._rising.remember(kind, None)
+        elif any(row["held"] for row in rows):  # stale tokens tell nothing about the next holder's
+            self._rising.pop(kind, None)
+
+    async def _trip(self, batch: Sequence[Asked], answer: Awaitable[Answer]) -> Answer:
+        self._under_way += 1
+        self._observe(BatchBegun(self._writes, tuple(asked.origin for asked in batch)))
+        began = perf_counter()
         try:
-            return (await self._sent(statement, role, [asked], alone=True))[0]
-        except SqlError as error:
-            if is_of_answer(error):
-                raise
-            return None
-        except Unavailable:
-            if self._writes:
-                raise
-            return None  # such as a policy that writes
-
-    async def _sent(
-        self, statement: Statement, role: str, batch: Sequence[_Asked[_Member]], *, alone: bool = False
-    ) -> list[Record]:
-        names = list(batch[0].what.settings)
-        raised = [asked.what.claim for asked in batch if asked.what.raises and asked.what.claim is not None]
-
-        def carried(rows: list[Record]) -> Claims:
-            claims = [asked.what.claim for asked, row in zip(batch, rows, strict=True) if row["held"]]
-            return [(claim.resource, claim.token) for claim in claims if claim is not None]
-
-        members = [
-            [
-                *_fence(asked.what.claim),
-                *(asked.what.settings[name] for name in names),
-                *map(as_text, asked.arguments),
-            ]
-            for asked in batch
-        ]
-        checks = len(members[0]) - len(statement.names) + statement.names.index(CHECKS) + 1
-        claims = _claims(raised) if raised else None
-        sent = ActingBatch(statement.text, role, names, checks, members, claims)
-        began = self._begin(batch)
-        try:
-            if self._writes:
-                return await self._database.write_acting(sent, carried, alone=alone)
-            return await self._database.read_acting(sent, alone=alone)
+            return await answer
         finally:
-            self._end(batch, began)
+            self._under_way -= 1
+            self._back = perf_counter()
+            waited = began - min(asked.since for asked in batch)
+            self._observe(BatchSent(self._writes, len(batch), waited, self._back - began))
+
+
+def _claims(batch: Iterable[Asked]) -> str | None:
+    """Return the claims that go before the statements of a batch, each once. None without any."""
+    first: dict[str, Claim] = {}
+    for asked in batch:
+        if asked.claimed and asked.claim is not None:
+            first.setdefault(asked.claim.resource, asked.claim)
+    return fences.write_claims(first.values()) if first else None
+
+
+def _carried(batch: Sequence[Asked]) -> Callable[[list[Record]], Claims]:
+    """Return what tells the tokens that fences carry, by the rows of a batch. A row of its claims stands before."""
+
+    def carried(rows: list[Record]) -> Claims:
+        pairs = zip(batch, rows[-len(batch) :], strict=True)
+        return [asked.claim[:2] for asked, row in pairs if asked.claim and row["held"]]
+
+    return carried
+
+
+def _settings(asked: Asked) -> Mapping[str, str]:
+    assert asked.role is not None
+    return asked.role.settings
 
 
 def _fence(claim: Claim | None) -> tuple[str | None, ...]:

@@ -10,12 +10,19 @@ A write can take the fast path in two ways, and this module alone decides which:
 2. By a statement, after it is planned, if one statement can do all of it (``_is_eligible``). A plain request leaves its
    recipe behind.
 
-Statements of concurrent requests share round trips. Reads of one row by its key have recipes, too.
+Statements of concurrent requests share round trips (``batches.py``). Reads of one row by its key have recipes, too.
+
+Each decision has its place:
+
+- Is a request plain, and what are its values? ``FormReader`` and ``WriteRecipe.resource`` (``recipes.py``).
+- Which plans are remembered? ``_learn_write`` and ``learn_read``.
+- Does a claim go before the statement? ``_send``, and ``_confirm`` if the fence was lower.
+- Is the token stale? The statement tells, and ``_refuse_stale`` puts it on record.
 """
 
 from asyncio import Future, shield
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -38,16 +45,26 @@ from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.record import refusals
 from gateway.record.refusals import MOST_TOGETHER, Audit
 from gateway.tables.dialect import body, response
+from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.errors import MISMATCH, is_of_answer
 from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Headers, Response, Row, Written, check_put
 from gateway.tables.execute import recipes
 from gateway.tables.execute.acting import KnownRole, Role, known_role, role_of
-from gateway.tables.execute.batches import Batches, Raises, RoleBatches
+from gateway.tables.execute.batches import Asked, Batches
 from gateway.tables.execute.fenced_write import accepted_under, written_columns
-from gateway.tables.execute.planning import IdempotencyKey, Incoming, PlannedWrite
+from gateway.tables.execute.idempotency import IdempotencyKey
+from gateway.tables.execute.planning import Incoming, PlannedWrite
 from gateway.tables.execute.reached_rows import concerns
-from gateway.tables.execute.recipes import FormReader, PlainHead, PlainRequest, ReadRecipe, RequestForm, WriteRecipe
+from gateway.tables.execute.recipes import (
+    FormReader,
+    PlainHead,
+    PlainRequest,
+    ReadRecipe,
+    RequestForm,
+    WriteRecipe,
+    WriteRecipes,
+)
 from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql.expressions import Statement
 from gateway.tables.sql.shape import MOST, lower_write
@@ -59,9 +76,8 @@ RAISE_BEFORE = StepReached("tables.raise.before")
 RAISE_AFTER = StepReached("tables.raise.after")
 
 _MOST_RECIPES = 4096
-# Bytes of all recipes, roughly: their statements, and the objects that their forms were read to.
+# Bytes of all recipes, roughly.
 _LARGEST_RECIPES = 8 * 1024 * 1024
-_OF_OBJECTS = 8
 _MOST_FENCES = 4096
 
 # Classes of SQLSTATE: invalid values, unknown names, unknown schemas.
@@ -70,68 +86,24 @@ _OF_NAMES_AND_VALUES = frozenset(("22", "42", "3F"))
 Values: TypeAlias = Mapping[str, object]
 
 
-class _LearntWrite(NamedTuple):
-    """A recipe and the cached table it was learnt from, named ``table``.
-
-    ``profile``: headers that name the schema, if one is to.
-    ``may_raise``: see ``_may_share_a_raise``. ``accepted``: the event of a write that took effect by it.
-    ``shows_rows``: see ``PlannedWrite``. ``answers``: those to writes of so many rows, so many of them new, but for the
-    headers of the fence.
-    """
-
-    recipe: WriteRecipe
-    cached: CachedTable
-    table: str
-    profile: Headers
-    may_raise: bool
-    accepted: WriteAccepted
-    shows_rows: bool
-    answers: dict[tuple[int, int], Response]
-
-
-@dataclass(slots=True)
-class _LearntForm:
-    """The recipes of one form of writes, by the columns of the body. ``columns``: those the query names, if any."""
-
-    table: str
-    columns: tuple[str, ...] | None
-    by_body: dict[tuple[str, ...], _LearntWrite] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Fenced:
-    """A fenced statement with its values. ``size``: bytes of these. ``claimed``: it was sent behind a claim.
-
-    ``role``: it runs under this one. The statement looks at no fence then, and what carries it out does.
-    """
-
-    statement: Statement
-    arguments: list[object]
-    claim: Claim
-    size: int
-    may_raise: bool
-    claimed: bool = False
-    role: Role | None = None
-
-
 @dataclass(slots=True)
 class Candidate:
     """A request that may take the fast path. ``plain`` is None if the request has no form.
 
-    ``learnt``: its recipe, once it has begun, and ``content`` the body that it began with. ``fenced``: its statement by
-    that recipe, if it is a write. ``row``: the row to come of the statement that was sent. It is None if none was sent,
-    because the fence is known to be higher. ``sent``: the statement wrote nothing, so no second one is sent. ``role``:
-    makes the role of the database that the request runs under; None for the gateway's own.
+    ``recipe``: that of its form, once it has begun, and ``content`` the body that it began with. ``asked``: its
+    statement by that recipe. ``row``: the row to come of that statement. It is None if none was sent, because the fence
+    is known to be higher. ``sent``: the statement wrote nothing, so no second one is sent. ``role``: makes the role of
+    the database that the request runs under; None for the gateway's own.
     """
 
     plain: PlainRequest | None
     caller: str
     rights: Rights
-    learnt: _LearntWrite | ReadRecipe | None = None
+    recipe: WriteRecipe | ReadRecipe | None = None
     query_string: bytes = b""
     content: bytes = b""
-    fenced: _Fenced | None = None
-    row: "Future[Record] | Future[Record | None] | None" = None
+    asked: Asked | None = None
+    row: "Future[Record | None] | None" = None
     sent: bool = False
     role: Callable[[], Role] | None = None
 
@@ -164,7 +136,7 @@ class Prepared(NamedTuple):
         role = self.role and partial(self.role.of, packet.changing)
         candidate = Candidate(plain, self.origin.caller, self.rights, role=role)
         self.fast_path.begin(candidate, packet.query_string, packet.content)
-        return None if candidate.learnt is None else candidate
+        return None if candidate.recipe is None else candidate
 
     def answer(self, begun: Candidate) -> Response | None:
         """Return the answer to a request whose row has come. None if the row does not confirm it, or has failed.
@@ -193,17 +165,13 @@ class FastPath:
         # None if no policy ever looks at a token that its fence carries: the hot path then need not ask.
         self._admission = admission if admission.asks_about_any else None
         self._takes = admission.takes
-        self._write_batches = Batches(database.fetchrow_write, database.fetchmany_write, observe=observe)
-        self._read_batches = Batches(database.fetchrow_read, database.fetchmany, writes=False, observe=observe)
-        self._raises = Raises(database.fetchmany_claim, observe)
-        self._acting = RoleBatches(database, observe, writes=True)
-        self._acting_reads = RoleBatches(database, observe, writes=False)
-        writing = (self._write_batches, self._raises, self._acting)
+        self._writes = Batches(database, observe, writes=True)
+        self._reads = Batches(database, observe, writes=False)
         # Refusals of zombies, one batch at a time. They give way while holders write.
         self._storms: Lane[tuple[str, Attempt], Rejection | None] = Lane(
             audit.overtaken,
             most=MOST_TOGETHER,
-            pause=lambda: refusals.GIVING_WAY if any(one.busy() for one in writing) else 0.0,
+            pause=lambda: refusals.GIVING_WAY if self._writes.busy() else 0.0,
         )
         # Fences that were higher than a token shown to them. A fence never goes down, so a write with a lower token is
         # not sent again. Its answer is what the database says when the refusal is recorded.
@@ -213,8 +181,7 @@ class FastPath:
         # Statements, with their resources, whose answer was too large for a shared trip: it undid the whole batch.
         self._large: Bounded[tuple[str, str], None] = Bounded(_MOST_FENCES)
         self._forms = FormReader()
-        self._learnt: dict[RequestForm, _LearntForm | ReadRecipe] = {}
-        self._recipes = self._size_of_recipes = 0
+        self._learnt: Bounded[RequestForm, WriteRecipes | ReadRecipe] = Bounded(_MOST_RECIPES, _LARGEST_RECIPES)
 
     def candidate(self, head: Head, principal: Principal) -> Candidate:
         if principal.role is None:
@@ -253,69 +220,68 @@ class FastPath:
         learnt = None if plain is None else self._learnt.get(plain.form)
         if plain is None or learnt is None:
             return
-        if isinstance(learnt, _LearntForm):
+        if isinstance(learnt, WriteRecipes):
             self._begin_write(candidate, plain, learnt, content)
         elif learnt.cached.current and candidate.rights.may_read(learnt.statement.tables):
-            candidate.learnt, candidate.query_string = learnt, query_string
-            arguments, size = learnt.arguments(plain.values), len(query_string)
-            if candidate.role is None:
-                candidate.row = self._read_batches.send(learnt.statement, arguments, None, size)
-            else:
-                candidate.row = self._acting_reads.send(learnt.statement, candidate.role(), arguments, size)
+            candidate.recipe, candidate.query_string = learnt, query_string
+            role = candidate.role and candidate.role()
+            arguments = learnt.arguments(plain.values)
+            candidate.asked = Asked(learnt.statement, arguments, size=len(query_string), role=role)
+            candidate.row = self._reads.send(candidate.asked)
 
-    def _begin_write(self, candidate: Candidate, plain: PlainRequest, form: _LearntForm, content: bytes) -> None:
+    def _begin_write(self, candidate: Candidate, plain: PlainRequest, learnt: WriteRecipes, content: bytes) -> None:
         """Send the statement of a write by a recipe of its form, unless the write has to be planned."""
         if len(content) > LARGE:
             return
         try:
-            payload = None if plain.form.method == "DELETE" else body.parse(content, form.columns)
+            payload = None if plain.form.method == "DELETE" else body.parse(content, learnt.columns)
             shown = plain.shown()
         except GatewayError:
             return
-        learnt, token = form.by_body.get(payload.columns if payload else ()), shown.token
-        if learnt is None or token is None or not learnt.cached.current:
+        recipe, token = learnt.by_body.get(payload.columns if payload else ()), shown.token
+        if recipe is None or token is None or not recipe.cached.current:
             return
         if payload is not None and len(payload.rows) != 1:
             return
-        recipe = learnt.recipe
         resource = recipe.resource(plain.values, payload)
         if resource is None or shown.resource not in (None, resource) or self._admits_each_time(resource, token):
             return
-        if not candidate.rights.may_write(learnt.table, resource, shows=learnt.shows_rows):
+        if not candidate.rights.may_write(recipe.cached.name, resource, shows=recipe.shows_rows):
             return
         if self._is_large(recipe.statement, resource):
             return
         claim = Claim(resource, token, shown.holder, candidate.caller)
-        candidate.learnt, candidate.content = learnt, content
-        candidate.fenced = _Fenced(
+        candidate.recipe, candidate.content = recipe, content
+        candidate.asked = Asked(
             recipe.statement,
-            recipe.arguments(resource, shown, plain.values, payload),
-            claim,
+            recipe.arguments(plain.values, _values(claim, payload)),
             size=len(content) + len(resource),
-            may_raise=learnt.may_raise,
-            role=candidate.role and _declaring(candidate.role(), learnt.cached, claim),
+            claim=claim,
+            may_raise=recipe.may_raise,
+            role=candidate.role and _declaring(candidate.role(), recipe.cached, claim),
         )
-        candidate.row = self._send(candidate.fenced)
+        candidate.row = self._send(candidate.asked, claim)
 
     def confirmed(self, candidate: Candidate) -> Response | None:
         """Return the answer to a request whose row has come. None if the row does not confirm it, or has failed.
 
         Raises ``DialectError`` for a row that contradicts the request.
         """
-        row, fenced = candidate.row, candidate.fenced
+        row, asked = candidate.row, candidate.asked
         assert row is not None
+        assert asked is not None
         if row.cancelled() or row.exception() is not None:
             return None
         found = row.result()
         if found is None:
             return None
-        if fenced is None:
+        if asked.claim is None:
             return self._read(candidate, found)
         if not found["held"]:
             return None
-        self._observe(RAISE_AFTER if fenced.claimed else FAST_AFTER)
-        self._remember(fenced)
-        return self._written(candidate, fenced, found)
+        self._observe(RAISE_AFTER if asked.claimed else FAST_AFTER)
+        self._remember(asked, asked.claim)
+        return self._written(candidate, asked.claim, found)
 
     async def answer(self, candidate: Candidate, incoming: Incoming) -> Response | None:
         """Answer by a recipe. Return None if there is none, or if the fence does not confirm the token.
@@ -325,25 +291,27 @@ class FastPath:
         plain = candidate.plain
         if plain is None:
             return None
-        if candidate.learnt is None:
-            form, sent = self._learnt.get(plain.form), b""
-            if isinstance(form, _LearntForm):
-                if not candidate.rights.may_write_to(form.table):
+        if candidate.recipe is None:
+            learnt, sent = self._learnt.get(plain.form), b""
+            if isinstance(learnt, WriteRecipes):
+                if not candidate.rights.may_write_to(learnt.table):
                     return None  # the planned request is denied, before its body is read
                 sent = await incoming.content()
             self.begin(candidate, incoming.head.query_string, sent)
-        learnt, fenced = candidate.learnt, candidate.fenced
-        if learnt is None:
+        asked = candidate.asked
+        if asked is None:
             return None
+        claim = asked.claim
         try:
-            if fenced is None:
+            if claim is None:
                 assert candidate.row is not None
                 found = await candidate.row
                 return None if found is None else self._read(candidate, found)
-            assert isinstance(learnt, _LearntWrite)
-            claim, rule = fenced.claim, learnt.table
+            assert isinstance(candidate.recipe, WriteRecipe)
+            rule = candidate.recipe.cached.name
             row = await self._confirm(
-                fenced,
+                asked,
+                claim,
                 candidate.row,
                 lambda: incoming.sender.attempt(claim.token, claim.holder, candidate.content, rule),
             )
@@ -356,7 +324,7 @@ class FastPath:
         if row is None:
             candidate.sent = True
             return None
-        return self._written(candidate, fenced, row)
+        return self._written(candidate, claim, row)
 
     async def execute(self, candidate: Candidate, write: PlannedWrite, key: IdempotencyKey | None) -> Response | None:
         """Execute a planned write by one statement, and keep its recipe if it is plain. ``key``: to keep the answer by.
@@ -377,20 +345,23 @@ class FastPath:
         shape, values = lower_write(
             write.request, cached.table, columns, default_row=False, fenced=role is None, guarded=write.guarded
         )
-        values["resource"], values["claimed"] = resource, write.claimed
-        values["epoch"], values["value"], values["holder"] = token.epoch, token.value, write.tokens.holder
-        values["payload"], values[MOST] = write.payload.text if write.payload else None, SMALL
+        claim = Claim(resource, token, write.tokens.holder, write.sender.caller)
+        values |= {**_values(claim, write.payload), MOST: SMALL}
         statement = cached.statements.write(shape)
         if self._is_large(statement, resource):
             return None
         if candidate.plain is not None:
             self._learn_write(candidate.plain, write, columns, statement, values)
-        claim = Claim(resource, token, write.tokens.holder, write.sender.caller)
-        size = len(write.body) + len(write.sender.query)
-        fenced = _Fenced(statement, statement.arrange(values), claim, size, _may_share_a_raise(write))
-        fenced.role = role and _declaring(role, cached, claim)
+        asked = Asked(
+            statement,
+            statement.arrange(values),
+            size=len(write.body) + len(write.sender.query),
+            claim=claim,
+            may_raise=_may_share_a_raise(write),
+            role=role and _declaring(role, cached, claim),
+        )
         try:
-            row = await self._confirm(fenced, self._send(fenced), lambda: write.attempts()(resource))
+            row = await self._confirm(asked, claim, self._send(asked, claim), lambda: write.attempts()(resource))
         except SqlError as error:
             if is_of_answer(error):
                 return None
@@ -402,7 +373,7 @@ class FastPath:
         written = Written.from_row(row)
         check_put(write.request, written.touched)
         self._observe(WriteAccepted("tables", cached.name, "statement"))
-        return response.write(write.request, cached.table, written, accepted_under(write), write.sender.path)
+        return write.answer(written, accepted_under(write))
 
     def learn_read(
         self, candidate: Candidate, request: Request, cached: CachedTable, statement: Statement, values: Values
@@ -413,65 +384,52 @@ class FastPath:
             return
         profile = self._profile(plain, b"accept-profile", cached)
         recipe = recipes.read_recipe(plain, request, cached, statement, values, profile)
-        if recipe is None:
-            return
-        if plain.form not in self._learnt:
-            self._make_room(plain.form, statement)
-        self._learnt[plain.form] = recipe
+        if recipe is not None:
+            size = 0 if plain.form in self._learnt else plain.form.size + len(statement.text)
+            self._learnt.remember(plain.form, recipe, size)
 
     def _learn_write(
         self, plain: PlainRequest, write: PlannedWrite, columns: tuple[str, ...], statement: Statement, values: Values
     ) -> None:
         cached = write.cached
-        recipe = recipes.write_recipe(plain, write.request, columns, cached.naming(), statement, values)
-        if recipe is None:
-            return
-        form = self._learnt.get(plain.form)
-        if not isinstance(form, _LearntForm) or columns not in form.by_body:
-            self._make_room(plain.form, statement)
-            form = self._learnt.get(plain.form)
-        if not isinstance(form, _LearntForm):
-            form = self._learnt[plain.form] = _LearntForm(cached.name, write.request.query.columns)
-        form.by_body[columns] = _LearntWrite(
-            recipe,
+        recipe = recipes.write_recipe(
+            plain,
+            write.request,
+            columns,
             cached,
-            table=cached.name,
+            statement,
+            values,
             profile=self._profile(plain, b"content-profile", cached),
             may_raise=_may_share_a_raise(write),
-            accepted=WriteAccepted("tables", cached.name, "recipe"),
-            shows_rows=write.shows_rows,
-            answers={},
         )
-
-    def _make_room(self, form: RequestForm, statement: Statement) -> None:
-        """Forget all recipes if they would be too many with the next one, or too large."""
-        size = _OF_OBJECTS * form.size + len(statement.text)
-        if self._recipes >= _MOST_RECIPES or self._size_of_recipes + size > _LARGEST_RECIPES:
-            self._learnt.clear()
-            self._recipes = self._size_of_recipes = 0
-        self._recipes += 1
-        self._size_of_recipes += size
+        if recipe is None:
+            return
+        learnt = self._learnt.get(plain.form)
+        if not isinstance(learnt, WriteRecipes):
+            learnt = WriteRecipes(cached.name, write.request.query.columns)
+        size = 0 if columns in learnt.by_body else plain.form.size + len(statement.text)
+        learnt.by_body.remember(columns, recipe)
+        self._learnt.remember(plain.form, learnt, size)
 
     def _profile(self, plain: PlainRequest, header: bytes, cached: CachedTable) -> Headers:
         """Return the header of an answer that names its schema, if the request names one or several are exposed."""
         shown = self._several_schemas or header in plain.headers
         return [(b"content-profile", cached.table.schema.encode())] if shown else []
 
-    def _written(self, candidate: Candidate, fenced: _Fenced, row: Row) -> Response:
-        learnt, claim = candidate.learnt, fenced.claim
-        assert isinstance(learnt, _LearntWrite)
-        answers, recipe = learnt.answers, learnt.recipe
-        written = Written.from_row(row)
+    def _written(self, candidate: Candidate, claim: Claim, row: Row) -> Response:
+        recipe = candidate.recipe
+        assert isinstance(recipe, WriteRecipe)
+        answers, written = recipe.answers, Written.from_row(row)
         known = answers.get((written.touched, written.inserted)) if written.is_brief else None
         if known is None:
             check_put(recipe.request, written.touched)
             assert candidate.plain is not None
             path = candidate.plain.form.path
-            known = response.write(recipe.request, learnt.cached.table, written, Accepted(), path)
-            known.headers.extend(learnt.profile)
+            known = response.write(recipe.request, recipe.cached.table, written, Accepted(), path)
+            known.headers.extend(recipe.profile)
             if written.is_brief and written.touched <= 1:
                 answers[written.touched, written.inserted] = known
-        self._observe(learnt.accepted)
+        self._observe(recipe.accepted)
         fences = response.fences(Accepted(claim.token, (claim.resource,)))
         return Response(known.status, fences + known.headers, known.body)
 
@@ -479,7 +437,7 @@ class FastPath:
         """Return the answer to a read. None if it is too large to share a trip."""
         if row["body"] is None:
             return None
-        recipe, plain = candidate.learnt, candidate.plain
+        recipe, plain = candidate.recipe, candidate.plain
         assert isinstance(recipe, ReadRecipe)
         assert plain is not None
         answer = response.read(recipe.request, row, plain.form.path, candidate.query_string)
@@ -490,46 +448,35 @@ class FastPath:
         """Return whether a policy has to look at this token although the fence carries it."""
         return self._admission is not None and self._admission.asks_about(resource, token)
 
-    def _send(self, fenced: _Fenced) -> "Future[Record] | Future[Record | None] | None":
+    def _send(self, asked: Asked, claim: Claim) -> "Future[Record | None] | None":
         """Send a fenced statement: behind a claim, if fences have risen lately with such statements.
 
         Return None if the fence is known to be higher.
         """
-        resource, token, _, _ = claim = fenced.claim
-        overtaken_by = self._overtaken.get(resource)
-        if overtaken_by is not None and token < overtaken_by:
+        overtaken_by = self._overtaken.get(claim.resource)
+        if overtaken_by is not None and claim.token < overtaken_by:
             return None
-        role, statement = fenced.role, fenced.statement
-        expected = self._raises.expected(statement) if role is None else self._acting.expected(statement, role.name)
-        if expected and self._raised.get(resource) != token:
-            sent = self._send_behind_claim(fenced)
+        if self._writes.expected(asked) and self._raised.get(claim.resource) != claim.token:
+            sent = self._send_behind_claim(asked, claim)
             if sent is not None:
                 return sent
         self._observe(FAST_BEFORE)
-        if role is not None:
-            return self._acting.send(statement, role, fenced.arguments, fenced.size, claim)
-        return self._write_batches.send(fenced.statement, fenced.arguments, resource, fenced.size)
+        return self._writes.send(asked)
 
-    def _send_behind_claim(self, fenced: _Fenced) -> "Future[Record | None] | None":
+    def _send_behind_claim(self, asked: Asked, claim: Claim) -> "Future[Record | None] | None":
         """Send a fenced statement behind a claim. Return None if that is not possible."""
-        resource, token, _, _ = claim = fenced.claim
-        if not fenced.may_raise or not self._takes(resource, token):
+        if not asked.may_raise or not self._takes(claim.resource, claim.token):
             return None
-        sent: Future[Record | None] | None
-        if fenced.role is None:
-            sent = self._raises.send(fenced.statement, claim, fenced.arguments, fenced.size)
+        asked.claimed = True
+        sent = self._writes.send(asked)
+        if sent is None:
+            asked.claimed = False
         else:
-            sent = self._acting.send(fenced.statement, fenced.role, fenced.arguments, fenced.size, claim, raises=True)
-        if sent is not None:
-            fenced.claimed = True
             self._observe(RAISE_BEFORE)
         return sent
 
     async def _confirm(
-        self,
-        fenced: _Fenced,
-        sent: "Future[Record] | Future[Record | None] | None",
-        attempt: Callable[[], Attempt],
+        self, asked: Asked, claim: Claim, sent: "Future[Record | None] | None", attempt: Callable[[], Attempt]
     ) -> Row | None:
         """Return the row of a fenced statement that was sent. ``sent`` is None if the fence is known to be higher.
 
@@ -548,32 +495,32 @@ class FastPath:
                 raise
             except SqlError as error:
                 if is_of_answer(error):
-                    self._large.remember((fenced.statement.text, fenced.claim.resource), None)
+                    self._large.remember((asked.statement.text, claim.resource), None)
                 raise
             if row is None:
                 return None
-            self._observe(RAISE_AFTER if fenced.claimed else FAST_AFTER)
+            self._observe(RAISE_AFTER if asked.claimed else FAST_AFTER)
             if row["held"]:
-                self._remember(fenced)
+                self._remember(asked, claim)
                 return row
             if row["overtaken"]:
                 break
-            sent = None if fenced.claimed else self._send_behind_claim(fenced)
+            sent = None if asked.claimed else self._send_behind_claim(asked, claim)
             if sent is None:
                 return None
-        await self._refuse(fenced.claim.resource, attempt())
+        await self._refuse_stale(claim.resource, attempt())
         return None
 
-    def _remember(self, fenced: _Fenced) -> None:
+    def _remember(self, asked: Asked, claim: Claim) -> None:
         """Remember that the fence carries the token, if a claim went before the statement."""
-        if fenced.claimed:
-            self._raised.remember(fenced.claim.resource, fenced.claim.token)
+        if asked.claimed:
+            self._raised.remember(claim.resource, claim.token)
 
     def _is_large(self, statement: Statement, resource: str) -> bool:
         """Return whether the answer of such a write was too large for a shared trip. The next one shares none."""
         return bool(self._large) and (statement.text, resource) in self._large
 
-    async def _refuse(self, resource: str, attempt: Attempt) -> None:
+    async def _refuse_stale(self, resource: str, attempt: Attempt) -> None:
         """Record the refusal and raise it. Return if the fence carries no higher token after all."""
         # The write was refused, whether its sender waits for the answer or not.
         rejection = await shield(self._storms.ask((resource, attempt)))
@@ -595,9 +542,9 @@ class FastPath:
             and rule.equal is Equal.ACCEPT
             and write.claimed is not None
             and len(write.claimed) == 1
-            and not request.singular
+            and not request.media.singular
             and not request.preferences.need_a_transaction
-            and not request.preconditions
+            and request.preconditions is None
             and (bool(columns) or request.method == "DELETE")
             and not runs_code
             # The rows that it reaches are looked for in a transaction. A guard of their table asks there what is held.
@@ -612,6 +559,18 @@ def _may_share_a_raise(write: PlannedWrite) -> bool:
     names of rows as they were.
     """
     return write.request.method != "PUT" and not write.guarded
+
+
+def _values(claim: Claim, payload: Payload | None) -> dict[str, object]:
+    """Return what a fenced statement needs beside the values of its filters."""
+    return {
+        "resource": claim.resource,
+        "claimed": (claim.resource,),
+        "epoch": claim.token.epoch,
+        "value": claim.token.value,
+        "holder": claim.holder,
+        "payload": payload.text if payload else None,
+    }
 
 
 def _declaring(role: Role, cached: CachedTable, claim: Claim) -> Role:

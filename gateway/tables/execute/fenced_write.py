@@ -8,7 +8,7 @@ from itertools import groupby
 from gateway.db import fences, settings
 from gateway.db.database import Transaction
 from gateway.db.fences import ClaimResult
-from gateway.errors import ConditionUnsupported, RequestMalformed, SideEffectRefused
+from gateway.errors import ConditionUnsupported, RequestMalformed, SideEffectRefused, TokenImplausible
 from gateway.fencing.decision import Enforcement, Equal, Fence, Presented, Tokens
 from gateway.fencing.record import MissingGrant
 from gateway.tables.dialect.errors import mismatch
@@ -123,27 +123,36 @@ class Claims:
             await fences.secure(transaction, {name: one.token for name, one in self.shown()})
 
 
-def unenforced(claims: Sequence[ClaimResult]) -> list[ClaimResult]:
-    """Return the claims that an enforcing rule would have refused. Raises ``ClaimsPending``."""
+@dataclass(frozen=True, slots=True)
+class ObservedRefusal:
+    """Why an enforcing rule would have refused a write that observe mode lets pass."""
+
+    resource: str
+    reason: str
+    fence: Fence | None = None
+    missing: MissingGrant | None = None
+
+
+def unenforced(claims: Sequence[ClaimResult]) -> list[ObservedRefusal]:
+    """Return the refusals of fences that are not obeyed. Raises ``ClaimsPending``."""
     pending = [one.resource for one in claims if one.pending and one.decision.passes]
     if pending:
         raise ClaimsPending(pending)
-    return [one for one in claims if not one.decision.passes]
+    return [ObservedRefusal(one.resource, one.decision.value, one.fence) for one in claims if not one.decision.passes]
 
 
-def accepted_under(
-    write: PlannedWrite, higher: Sequence[ClaimResult] = (), unclaimed: AbstractSet[str] = frozenset()
-) -> Accepted:
+def accepted_under(write: PlannedWrite, passed: Sequence[ObservedRefusal] = ()) -> Accepted:
     """Return the fences that a write was accepted under.
 
-    They carry its tokens, except ``higher`` ones, which it passed in observe mode. ``unclaimed``: resources that it
+    They carry its tokens, except higher ones that it has ``passed`` in observe mode. If its token is implausible, it
     wrote under no fence.
     """
     tokens = write.tokens
+    unclaimed = {one.resource for one in passed if one.reason == TokenImplausible.code}
     names = tuple(name for name in write.claimable if name not in unclaimed)
     if tokens is None or not names:
         return Accepted()
-    tokens_above = {one.resource: one.fence.token for one in higher}
+    tokens_above = {one.resource: one.fence.token for one in passed if one.fence and one.resource not in unclaimed}
     if tokens.token is not None:
         return Accepted(max([tokens.token, *tokens_above.values()]), names)
     fences_now = [(resource, tokens_above.get(resource) or tokens.of(resource)) for resource in names]
@@ -205,16 +214,6 @@ def _demands(writes: Sequence[PlannedWrite]) -> dict[str, _Demand]:
 _NOTHING: Row = {"touched": 0, "inserted": 0, "body": None, "location": None, "etag": None, "strays": 0}
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedRefusal:
-    """Why an enforcing rule would have refused a write that observe mode lets pass."""
-
-    resource: str
-    reason: str
-    fence: Fence | None = None
-    missing: MissingGrant | None = None
-
-
 def written_columns(write: PlannedWrite) -> tuple[tuple[str, ...], bool]:
     """Return the columns that a statement writes, and whether it inserts one row of nothing but defaults."""
     payload = write.payload
@@ -243,8 +242,9 @@ async def execute(
             await settings.set_zone(transaction, write.request.preferences.timezone)
         return await write.call.carry_out(transaction), []
     # Before the time zone is the caller's: in another one the same row has another text, and another ETag.
-    current = await _locked_version(transaction, write) if write.request.preconditions else None
-    creates = write.request.method == "PUT" and bool(write.request.preconditions) and current is None
+    conditional = write.request.preconditions is not None
+    current = await _locked_version(transaction, write) if conditional else None
+    creates = write.request.method == "PUT" and conditional and current is None
     if write.request.preferences.timezone is not None:
         await settings.set_zone(transaction, write.request.preferences.timezone)
     reaches = write.cached.reach is not None
@@ -277,7 +277,7 @@ async def _locked_version(transaction: Transaction, write: PlannedWrite) -> str 
     Raises ``RowChanged`` if the ETag does not meet the preconditions.
     """
     current = await _version(transaction, write)
-    if not write.request.preconditions.met_by(current):
+    if write.request.preconditions is not None and not write.request.preconditions.met_by(current):
         raise row_changed(current)
     return current
 
@@ -330,7 +330,7 @@ async def _row(
 
 def _check_touched(request: Request, touched: int) -> None:
     check_put(request, touched)
-    if request.singular:
+    if request.media.singular:
         check_single(touched)
     if request.method in ("PATCH", "DELETE"):
         check_affected(request, touched)

@@ -22,13 +22,13 @@ from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import READS, Request, Target
 from gateway.tables.dialect.response import Accepted, Response, Written, check_affected, check_single
 from gateway.tables.execute.authorisation import TableAuthorisation
+from gateway.tables.execute.idempotency import key_of
 from gateway.tables.execute.planning import (
     EffectivePreferences,
     Incoming,
     PlannedWrite,
     Sender,
     explicit_of,
-    key_of,
     tokens_of,
 )
 from gateway.tables.execute.reads import Reader
@@ -57,7 +57,7 @@ class _Call:
         if row["body"] is None:
             raise too_large(self.reader.limit.most)
         function, touched = self.choice.function, row["touched"]
-        if self.request.singular and function.returns_set:
+        if self.request.media.singular and function.returns_set:
             check_single(touched)
         check_affected(self.request, touched)
         return Written(touched, body=row["body"], total=row["total"])
@@ -88,7 +88,7 @@ class FunctionCalls:
         self._transactions, self._authorisation, self._rule = transactions, authorisation, rule
 
     async def answer(self, incoming: Incoming, target: Target, headers: Mapping[bytes, str]) -> Response:
-        head, sender, name = incoming.head, incoming.sender, f"{target.schema}.{target.name}"
+        head, sender, name = incoming.head, incoming.sender, target.qualified
         await self._authorisation.calls(sender, name)
         if head.method == "OPTIONS":
             return await self._options(target)
@@ -134,7 +134,7 @@ class FunctionCalls:
             choice = functions.choose(target.schema, target.name, given.names, kind)
             call = await self._planned(wanted, headers, choice, given)
             if not choice.function.writes:
-                await self._authorisation.only_reads(sender, f"{target.schema}.{target.name}")
+                await self._authorisation.only_reads(sender, target.qualified)
                 return await self._reader.read_only(call.request, sender, call.only_read)
             write = await self._authorisation.claims(self._write(call, shown, sender, content))
             return await self._transactions.execute(UnitOfWork([write], key))

@@ -7,24 +7,27 @@ mutation is under way.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from gateway.background import background_tasks, repeat
 from gateway.db.database import Database, Transaction
 from gateway.db.pool import load
-from gateway.errors import IdempotencyMismatch, Unavailable
+from gateway.errors import AnswerTooLarge, IdempotencyMismatch, Unavailable
 from gateway.fencing.decision import Equal, Tokens
 from gateway.observe.events import Observe
+from gateway.tables.dialect import request
 from gateway.tables.dialect.request import REPLAYED
 from gateway.tables.dialect.response import Response
 from gateway.tables.execute.fenced_write import ClaimGroup, Claims
-from gateway.tables.execute.planning import IdempotencyKey
+from gateway.tables.execute.planning import Sender
 from gateway.token_admission import Admission
 
 SETTLE_ATTEMPTS = 3
+MOST_KEPT = 1024 * 1024
+"""Bytes of an answer that is kept under a key."""
 RETENTION = 24 * 3600.0
 """Seconds, by the database's clock, for which an answer is kept."""
 
@@ -39,6 +42,28 @@ _SQL = load("idempotency")
 
 
 @dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """A key as its caller gave it, and the fingerprint of the request it came with."""
+
+    caller: str
+    text: str
+    fingerprint: bytes
+
+
+def key_of(sender: Sender, schema: str, headers: Mapping[bytes, str], content: bytes) -> IdempotencyKey | None:
+    """Return the idempotency key of a request, if it has one. ``schema`` is the one it is for, named or not.
+
+    Raises ``RequestMalformed`` for a malformed key.
+    """
+    text = request.parse_key(headers)
+    if text is None:
+        return None
+    query = sender.query.encode("latin-1")
+    fingerprint = request.fingerprint(sender.method, sender.path, schema, query, headers, content)
+    return IdempotencyKey(sender.keyring, text, sender.bound(fingerprint))
+
+
+@dataclass(frozen=True, slots=True)
 class StoredAnswer:
     """A request with a key, by its fingerprint, and its answer.
 
@@ -46,9 +71,7 @@ class StoredAnswer:
     """
 
     fingerprint: bytes
-    status: int
-    headers: list[tuple[bytes, bytes]]
-    body: bytes
+    answer: Response
     claimed: list[tuple[str, int]]
 
 
@@ -74,19 +97,21 @@ async def read_answer(executor: Database | Transaction, key: IdempotencyKey) -> 
         return None
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in json.loads(row["headers"])]
     claimed = [(resource, number) for resource, number in json.loads(row["claimed"])]
-    return StoredAnswer(row["fingerprint"], row["status"], headers, row["body"], claimed)
+    return StoredAnswer(row["fingerprint"], Response(row["status"], headers, row["body"]), claimed)
 
 
-async def store_answer(transaction: Transaction, key: IdempotencyKey, kept: StoredAnswer) -> None:
-    """Keep the answer to the write under way, for later requests with the key."""
-    headers = json.dumps([(name.decode("latin-1"), value.decode("latin-1")) for name, value in kept.headers])
-    claimed = json.dumps(kept.claimed)
-    await transaction.execute(_SQL["keep"], key.caller, key.text, kept.status, headers, kept.body, claimed)
+async def store_answer(
+    transaction: Transaction, key: IdempotencyKey, answer: Response, claimed: Sequence[tuple[str, int]]
+) -> None:
+    """Keep the answer to the write under way, for later requests with the key. ``claimed``: as of ``StoredAnswer``.
 
-
-async def forget_answers(database: Database, retention: float, limit: int) -> int:
-    """Remove at most ``limit`` answers older than ``retention`` seconds, by the database's clock; how many it were."""
-    return len(await database.run(lambda transaction: transaction.fetch(_SQL["forget"], retention, limit)))
+    Raises ``AnswerTooLarge``.
+    """
+    if len(answer.body) > MOST_KEPT:
+        raise AnswerTooLarge(f"The answer has {len(answer.body)} bytes; at most {MOST_KEPT} are kept under a key.")
+    headers = json.dumps([(name.decode("latin-1"), value.decode("latin-1")) for name, value in answer.headers])
+    kept = (answer.status, headers, answer.body, json.dumps(claimed))
+    await transaction.execute(_SQL["keep"], key.caller, key.text, *kept)
 
 
 class IdempotentReplay:
@@ -113,7 +138,7 @@ class IdempotentReplay:
         for number, tokens in enumerate(shown):
             claimed = await authorise(number, [resource for resource, by in kept.claimed if by == number])
             await self._raise_fences(_claims(claimed, tokens), caller)
-        return Response(kept.status, [*kept.headers, REPLAYED], kept.body)
+        return replace(kept.answer, headers=[*kept.answer.headers, REPLAYED])
 
     async def _raise_fences(self, claims: Claims, caller: str) -> None:
         implausible = await self._admission.admit(claims.shown())
@@ -159,8 +184,8 @@ async def delete_old(database: Database, retention: float) -> int:
     """Delete answers older than ``retention`` in small batches, so that no transaction is long. Return how many."""
     deleted = 0
     for _ in range(_MOST_BATCHES):
-        batch = await forget_answers(database, retention, _BATCH)
-        deleted += batch
-        if batch < _BATCH:
+        batch = await database.run(lambda transaction: transaction.fetch(_SQL["forget"], retention, _BATCH))
+        deleted += len(batch)
+        if len(batch) < _BATCH:
             break
     return deleted

@@ -33,15 +33,16 @@ from gateway.http.head import Head
 from gateway.record.payload_capture import NOTHING, Capture
 from gateway.tables import naming
 from gateway.tables.catalog import Column, Table, check_distributed
-from gateway.tables.dialect import body, request
+from gateway.tables.dialect import body, request, response
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.etags import check_preconditions
 from gateway.tables.dialect.grammar import not_implemented
+from gateway.tables.dialect.query import pins_exactly
 from gateway.tables.dialect.request import Request, Target
 from gateway.tables.dialect.response import Accepted, Response, Written
 from gateway.tables.execute import acting
 from gateway.tables.execute.acting import Role
-from gateway.tables.naming import NOTHING_NAMED, Explicit, Naming, Rule, pins_exactly
+from gateway.tables.naming import NOTHING_NAMED, Explicit, Naming, Rule
 from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql import statements
 
@@ -150,11 +151,11 @@ class Incoming:
 class ParsedWrite:
     """A write as its sender asks for it. ``headers`` are those of the dialect, by lower-case name.
 
-    ``table``: ``schema.name``. ``rule``: that of the table.
+    ``rule``: that of the table, the ``target``.
     """
 
     request: Request
-    table: str
+    target: Target
     rule: Rule
     headers: Mapping[bytes, str]
     shown: FencingHeaders
@@ -188,29 +189,7 @@ def parse(
     if parsed.method != "DELETE":
         request.body_type(headers)
     request.parse_key(headers)
-    return ParsedWrite(parsed, f"{target.schema}.{target.name}", rule, headers, shown, tokens, sender)
-
-
-@dataclass(frozen=True, slots=True)
-class IdempotencyKey:
-    """A key as its caller gave it, and the fingerprint of the request it came with."""
-
-    caller: str
-    text: str
-    fingerprint: bytes
-
-
-def key_of(sender: Sender, schema: str, headers: Mapping[bytes, str], content: bytes) -> IdempotencyKey | None:
-    """Return the idempotency key of a request, if it has one. ``schema`` is the one it is for, named or not.
-
-    Raises ``RequestMalformed`` for a malformed key.
-    """
-    text = request.parse_key(headers)
-    if text is None:
-        return None
-    query = sender.query.encode("latin-1")
-    fingerprint = request.fingerprint(sender.method, sender.path, schema, query, headers, content)
-    return IdempotencyKey(sender.keyring, text, sender.bound(fingerprint))
+    return ParsedWrite(parsed, target, rule, headers, shown, tokens, sender)
 
 
 def tokens_of(shown: FencingHeaders, rule: Rule) -> Tokens | None:
@@ -301,6 +280,11 @@ class PlannedWrite:
         attempt = self.sender.attempt(tokens.token, tokens.holder, self.body, self.cached.name)
         return lambda resource: replace(attempt, token=tokens.pairs.get(resource, tokens.token))
 
+    def answer(self, written: Written, under: Accepted) -> Response:
+        if self.call is not None:
+            return self.call.answer(written, under)
+        return response.write(self.request, self.cached.table, written, under, self.sender.path)
+
     def mismatch_advice(self) -> str | None:
         """Return the advice if a touched row has no claim; None for the usual one."""
         if self.request.method != "POST" or self.payload is None or self.cached.named is None:
@@ -313,6 +297,7 @@ class EffectivePreferences:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        # The server's. They come with its software and take long to list: it is asked once.
         self._zones: frozenset[str] | None = None
 
     async def applied(self, wanted: Request, headers: Mapping[bytes, str]) -> Request:
@@ -320,16 +305,9 @@ class EffectivePreferences:
 
         Raises PGRST122 for preferences that strict handling refuses, PGRST107 if no form of answer is acceptable.
         """
-        zones: frozenset[str] = frozenset()
-        if wanted.preferences.timezone is not None:
-            zones = await self._known_zones()
-        return request.settled(wanted, headers, zones=zones)
-
-    async def _known_zones(self) -> frozenset[str]:
-        """Return the time zones of the server. They come with its software and take long to list: ask once."""
-        if self._zones is None:
+        if wanted.preferences.timezone is not None and self._zones is None:
             self._zones = await settings.list_zones(self._database)
-        return self._zones
+        return request.settled(wanted, headers, zones=self._zones or ())
 
 
 class Planner:

@@ -4,12 +4,13 @@ Views and policies can call functions that write, and no read may become an unfe
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from sys import getsizeof
 from typing import Any, TypeVar
 
 from gateway.auth.grants import NOTHING, Rights
+from gateway.bounded import Bounded
 from gateway.budget import Budget
 from gateway.db import settings
 from gateway.db.database import Database, Transaction
@@ -19,13 +20,14 @@ from gateway.http.body import SMALL, twice
 from gateway.tables.catalog import Snapshot, check_distributed
 from gateway.tables.dialect import openapi, request, response
 from gateway.tables.dialect.errors import too_large
-from gateway.tables.dialect.etags import check_preconditions, names_one_row
-from gateway.tables.dialect.request import READS, Request, unsupported
+from gateway.tables.dialect.etags import check_preconditions
+from gateway.tables.dialect.query import names_one_row
+from gateway.tables.dialect.request import READS, Request, Target, unsupported
 from gateway.tables.dialect.response import Response, Row
 from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.authorisation import TableAuthorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath
-from gateway.tables.execute.planning import Sender
+from gateway.tables.execute.planning import EffectivePreferences, Incoming, Sender
 from gateway.tables.functions import Functions
 from gateway.tables.schema_cache import CachedTable, FunctionCache, SchemaCache
 from gateway.tables.sql.expressions import Statement
@@ -76,26 +78,43 @@ class Reader:
     def __init__(
         self,
         database: Database,
+        schema_cache: SchemaCache,
+        preferences: EffectivePreferences,
         fast_path: FastPath,
         authorisation: TableAuthorisation,
         limit: AnswerLimit,
         max_rows: int | None,
     ) -> None:
-        self._database, self._fast_path, self._max_rows = database, fast_path, max_rows
-        self._authorisation, self.limit = authorisation, limit
+        self._database, self._schema_cache, self._preferences = database, schema_cache, preferences
+        self._fast_path, self._authorisation, self._max_rows = fast_path, authorisation, max_rows
+        self.limit = limit
 
-    async def execute(self, candidate: Candidate, wanted: Request, cached: CachedTable, sender: Sender) -> Response:
-        """Return the answer. A read of one statement leaves its recipe behind.
+    async def answer(
+        self, incoming: Incoming, candidate: Candidate, target: Target, headers: Mapping[bytes, str]
+    ) -> Response:
+        """Answer a read of one table. A read of one statement leaves its recipe behind.
 
         Raises ``Denied``, ``SqlError``, ``DialectError`` or ``Unavailable``.
         """
+        head, sender = incoming.head, incoming.sender
+        await self._authorisation.reads(sender, (target.qualified,))
+        parsed = request.parse(head.method, head.query_string, headers)
+
+        async def work(tables: Sequence[CachedTable]) -> Response:
+            wanted = await self._preferences.applied(parsed, headers)
+            return await self._execute(candidate, wanted, tables[0], sender)
+
+        return await self._schema_cache.using([(target.schema, target.name)], work)
+
+    async def _execute(self, candidate: Candidate, wanted: Request, cached: CachedTable, sender: Sender) -> Response:
         path, query_string = sender.path, sender.query.encode("latin-1")
         wanted = self.capped(wanted)
         check_distributed(cached.table)
         check_preconditions(wanted.preconditions, wanted.method, wanted.query, cached.table)
         # In another time zone the same row has another text.
-        tagged = wanted.preferences.timezone is None and names_one_row(wanted.query, cached.table)
-        shape, values = lower_read(wanted, counted=self._counts_exactly(wanted), tagged=tagged)
+        tagged = wanted.preferences.timezone is None and names_one_row(wanted.query, cached.table.primary_key)
+        counted = wanted.preferences.count is not None and not self._estimates(wanted)
+        shape, values = lower_read(wanted, counted=counted, tagged=tagged)
         values[MOST] = self.limit.most
         statement = cached.statements.read(shape)
         await self._authorisation.reads(sender, statement.tables)
@@ -132,17 +151,14 @@ class Reader:
         """
 
         async def inside(transaction: Transaction) -> Result:
-            await settings.make_read_only(transaction, self._timeout(sender))
+            hasty = min(ANONYMOUS_TIMEOUT, self._database.read_timeout) if sender.caller == ANONYMOUS else None
+            await settings.make_read_only(transaction, hasty)
             if wanted.preferences.timezone is not None:
                 await settings.set_zone(transaction, wanted.preferences.timezone)
             await Acting(transaction).as_(sender.role)
             return await work(transaction)
 
         return await self._database.read(inside)
-
-    def _timeout(self, sender: Sender) -> float | None:
-        """Return the seconds that a statement may take; None for those of the session."""
-        return min(ANONYMOUS_TIMEOUT, self._database.read_timeout) if sender.caller == ANONYMOUS else None
 
     async def _row(
         self,
@@ -184,9 +200,6 @@ class Reader:
         count = wanted.preferences.count
         return count == "planned" or (count == "estimated" and self._max_rows is not None)
 
-    def _counts_exactly(self, wanted: Request) -> bool:
-        return wanted.preferences.count is not None and not self._estimates(wanted)
-
 
 def planned_rows(plan: str) -> int:
     """Return how many rows the planner expects, from EXPLAIN's JSON."""
@@ -195,6 +208,7 @@ def planned_rows(plan: str) -> int:
     return rows
 
 
+_MOST_DOCUMENTS = 256
 _MOST_OF_DOCUMENTS = 16 * 1024 * 1024
 """Bytes of the descriptions that are kept. The newest one is, whatever its size."""
 
@@ -206,7 +220,7 @@ class Description:
         self._tables, self._functions, self._prefix, self._enabled = tables, functions, prefix, enabled
         # Callers with the same rights get the same document. Making that of a large schema takes long.
         self._of: tuple[Snapshot, Functions] | None = None
-        self._documents: dict[tuple[str, ...], bytes] = {}
+        self._documents: Bounded[tuple[str, ...], bytes] = Bounded(_MOST_DOCUMENTS, _MOST_OF_DOCUMENTS)
 
     async def answer(self, method: str, schema: str, headers: Mapping[bytes, str], rights: Rights) -> Response:
         """Return the answer, with the tables and functions that ``rights`` are about. ``headers`` by lower-case name.
@@ -236,12 +250,10 @@ class Description:
         ]
         if self._of is None or self._of[0] is not snapshot or self._of[1] is not known:
             self._of = snapshot, known
-            self._documents.clear()
+            self._documents = Bounded(_MOST_DOCUMENTS, _MOST_OF_DOCUMENTS)
         key = (schema, *(one.name for one in tables), "", *(one.name for one in functions))
         body = self._documents.get(key)
         if body is None:
             body = openapi.as_json(tables, functions, self._prefix)
-            if sum(map(len, self._documents.values())) + len(body) > _MOST_OF_DOCUMENTS:
-                self._documents.clear()
-            self._documents[key] = body
+            self._documents.remember(key, body, len(body))
         return openapi.root(body, with_body=method == "GET")

@@ -8,7 +8,7 @@ plain has no form, and is planned each time. Nor has a long one, because forms a
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
@@ -19,20 +19,26 @@ from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.resource import MAX_BYTES, escape
 from gateway.http.body import SMALL
 from gateway.http.head import LONGEST, Head
+from gateway.observe.events import WriteAccepted
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.grammar import Condition, Field
-from gateway.tables.dialect.query import RESERVED
+from gateway.tables.dialect.query import RESERVED, pins
 from gateway.tables.dialect.request import HEADERS, Request
-from gateway.tables.naming import Naming, canonical_text, pins
+from gateway.tables.dialect.response import Headers as Headings
+from gateway.tables.dialect.response import Response
+from gateway.tables.naming import canonical_text
 from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql.expressions import Statement
 from gateway.tables.sql.shape import MOST
 
 MOST_NAMES = 1024
 _MOST_IN_ONE = 100
+_MOST_BODIES = 64
+_OF_OBJECTS = 8
 
 Headers: TypeAlias = Mapping[bytes, bytes]
 _NO_HEADERS: Headers = MappingProxyType({})
+_NO_VALUES: Mapping[str, object] = MappingProxyType({})
 
 # The headers that are part of a form. Any other header of the dialect makes a request special.
 _IN_FORM = (b"prefer", b"accept", b"content-type", b"accept-profile", b"content-profile")
@@ -59,7 +65,8 @@ class RequestForm(NamedTuple):
 
     @property
     def size(self) -> int:
-        return len(self.path) + sum(map(len, filter(None, self.headers))) + sum(map(len, self.parameters))
+        """Return the bytes that it takes, roughly, with the objects that it was read to."""
+        return _OF_OBJECTS * sum(map(len, (self.path, *filter(None, self.headers), *self.parameters)))
 
 
 class PlainRequest(NamedTuple):
@@ -145,19 +152,47 @@ class FormReader:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteRecipe:
-    """The way from a write of one form, with a body of these columns, to one statement under one fence.
+class _Recipe:
+    """The way from a request of one form to one statement. ``fixed``: the values of it that all of them have.
 
-    ``sources`` has two things for each field of the resource's name. One is the position of the filter, or the column
-    of the body, that has its value. The other is the pattern of canonical texts. ``fixed``: the statement's other
-    values.
+    ``cached``: the table it was learnt from. ``profile``: headers of the answer that name the schema, if one is to.
     """
 
     request: Request
     statement: Statement
+    fixed: Mapping[str, object]
+    cached: CachedTable
+    profile: Headings
+
+    def arguments(self, values: Sequence[str], more: Mapping[str, object] = _NO_VALUES) -> list[object]:
+        """Return those of the statement. ``values``: of the filters. ``more``: of a write, by their names."""
+        found = {**self.fixed, **more}
+        for number, value in enumerate(values):
+            found[f"v{number}"] = value
+        return [found[name] for name in self.statement.names]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecipe(_Recipe):
+    """The recipe of a read of one row by its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecipe(_Recipe):
+    """The recipe of a write with a body of these columns, under one fence.
+
+    ``sources`` has two things for each field of the resource's name. One is the position of the filter, or the column
+    of the body, that has its value. The other is the pattern of canonical texts. ``may_raise``: a claim may go before
+    the statement. ``accepted``: the event of a write that took effect by it. ``answers``: those to writes of so many
+    rows, so many of them new, but for the headers of the fence.
+    """
+
     literals: tuple[str, ...]
     sources: tuple[tuple[int | str, "re.Pattern[str]"], ...]
-    fixed: Mapping[str, object]
+    may_raise: bool
+    shows_rows: bool
+    accepted: WriteAccepted
+    answers: dict[tuple[int, int], Response] = field(default_factory=dict)
 
     def resource(self, values: Sequence[str], payload: Payload | None) -> str | None:
         """Return the name of the resource. None if only the database can tell it, or the name is an error."""
@@ -169,48 +204,33 @@ class WriteRecipe:
             name += escape(value) + literal
         return name if len(name) <= MAX_BYTES else None
 
-    def arguments(
-        self, resource: str, shown: FencingHeaders, values: Sequence[str], payload: Payload | None
-    ) -> list[object]:
-        assert shown.token is not None
-        found = dict(self.fixed)
-        for number, value in enumerate(values):
-            found[f"v{number}"] = value
-        found["resource"], found["claimed"] = resource, (resource,)
-        found["epoch"], found["value"], found["holder"] = shown.token.epoch, shown.token.value, shown.holder
-        found["payload"] = payload.text if payload else None
-        return [found[name] for name in self.statement.names]
-
 
 @dataclass(frozen=True, slots=True)
-class ReadRecipe:
-    """How a read of one form becomes one statement. ``profile``: headers that name the schema, if one is to."""
+class WriteRecipes:
+    """The recipes of one form of writes, by the columns of the body. ``columns``: those the query names, if any."""
 
-    request: Request
-    statement: Statement
-    fixed: Mapping[str, object]
-    cached: CachedTable
-    profile: Sequence[tuple[bytes, bytes]]
-
-    def arguments(self, values: Sequence[str]) -> list[object]:
-        found = dict(self.fixed)
-        for number, value in enumerate(values):
-            found[f"v{number}"] = value
-        return [found[name] for name in self.statement.names]
+    table: str
+    columns: tuple[str, ...] | None
+    by_body: Bounded[tuple[str, ...], WriteRecipe] = field(default_factory=lambda: Bounded(_MOST_BODIES))
 
 
 def write_recipe(
     plain: PlainRequest,
     request: Request,
     columns: Sequence[str],
-    named: Naming,
+    cached: CachedTable,
     statement: Statement,
     values: Mapping[str, object],
+    *,
+    profile: Headings,
+    may_raise: bool,
 ) -> WriteRecipe | None:
     """Return the recipe of a planned write that is about to become ``statement`` with these ``values``, if it has one.
 
     The slots of the filters come first among the values, in the order of the query: a plain filter has exactly one.
     """
+    named = cached.named
+    assert named is not None
     if not _is_understood(plain, request) or not plain.headers.get(b"content-type", _JSON).startswith(_JSON):
         return None
     if request.method == "PATCH" and set(columns) & set(named.fields):
@@ -224,7 +244,18 @@ def write_recipe(
         inserts = request.method in ("POST", "PUT")
         sources.append((column.name if inserts else filters.index(column.name), canonical))
     # The first body of the form may be large, and is nothing that the next one needs.
-    return WriteRecipe(request, statement, named.template.literals, tuple(sources), {**values, "payload": None})
+    return WriteRecipe(
+        request,
+        statement,
+        {**values, "payload": None},
+        cached,
+        profile,
+        literals=named.template.literals,
+        sources=tuple(sources),
+        may_raise=may_raise,
+        shows_rows=request.wants_rows,
+        accepted=WriteAccepted("tables", cached.name, "recipe"),
+    )
 
 
 def read_recipe(
@@ -233,7 +264,7 @@ def read_recipe(
     cached: CachedTable,
     statement: Statement,
     values: Mapping[str, object],
-    profile: Sequence[tuple[bytes, bytes]],
+    profile: Headings,
 ) -> ReadRecipe | None:
     """Return the recipe of a read of one row by its whole key. None for any other: a scan would delay its batch."""
     table = cached.table

@@ -4,30 +4,28 @@ Claim everything, execute each write, verify what it touched, keep the answer un
 refusal is recorded before it is answered.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from gateway.db import settings
 from gateway.db.database import Database, Transaction
 from gateway.db.fences import ClaimResult
-from gateway.errors import AnswerTooLarge, Denied, GatewayError, OutcomeUnknown, TokenImplausible, Unavailable
+from gateway.errors import Denied, GatewayError, OutcomeUnknown, TokenImplausible, Unavailable
 from gateway.fencing.decision import Presented
-from gateway.fencing.policy import ImplausibleToken
 from gateway.fencing.record import Attempt, Refusal, Rejection
 from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.observe.stages import staged
 from gateway.record.refusals import Audit
-from gateway.tables.dialect import response
-from gateway.tables.dialect.response import Accepted, Response, Written
+from gateway.tables.dialect.response import Response
 from gateway.tables.dialect.transaction_document import of_write
 from gateway.tables.execute import fenced_write, idempotency
 from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.authorisation import TableAuthorisation
 from gateway.tables.execute.fenced_write import Claims, ClaimsPending, ClaimsRefused, ObservedRefusal, accepted_under
-from gateway.tables.execute.idempotency import SETTLE_ATTEMPTS, IdempotentReplay, StoredAnswer
-from gateway.tables.execute.planning import IdempotencyKey, PlannedWrite
+from gateway.tables.execute.idempotency import SETTLE_ATTEMPTS, IdempotencyKey, IdempotentReplay
+from gateway.tables.execute.planning import PlannedWrite
 from gateway.tables.execute.reached_rows import concerns
 from gateway.tables.execute.reads import AnswerLimit
 from gateway.tables.naming import table_resource
@@ -36,9 +34,6 @@ from gateway.token_admission import Admission
 CLAIM_AFTER = StepReached("tables.claim.after")
 WRITE_AFTER = StepReached("tables.write.after")
 COMMIT_AFTER = StepReached("tables.commit.after")
-
-MOST_KEPT = 1024 * 1024
-"""Bytes of an answer that is kept under a key."""
 
 _SEND_AGAIN = (
     "Send the same request with the same Idempotency-Key. If it has taken effect you get its answer, and if not, "
@@ -69,7 +64,7 @@ class UnitOfWork:
 
     def about(self, number: int) -> AbstractContextManager[None]:
         """Let errors that are raised in this context say which write of a list they are about."""
-        return nullcontext() if self.combine is None else of_write(number)
+        return of_write(None if self.combine is None else number)
 
     def claimant(self, resource: str) -> int:
         """Return the number of the first write that claims a resource."""
@@ -83,11 +78,7 @@ class UnitOfWork:
 
 
 class _AlreadyDone(Exception):
-    """A write with this key has been committed. This attempt is undone."""
-
-    def __init__(self, key: IdempotencyKey) -> None:
-        super().__init__()
-        self.key = key
+    """A write with the key of this unit has been committed. This attempt is undone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +88,6 @@ class _Outcome:
     answer: Response
     accepted: Sequence[WriteAccepted] = ()
     noted: Sequence[Rejection | Refusal] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Unenforced:
-    """Refusals that observe mode lets pass: by fences, or because a policy does not take a token."""
-
-    refused: Sequence[ClaimResult]
-    implausible: Mapping[str, ImplausibleToken]
-
-    def of(self, write: PlannedWrite) -> "_Unenforced":
-        own = set(write.claimable)
-        implausible = {name: one for name, one in self.implausible.items() if name in own}
-        return _Unenforced([one for one in self.refused if one.resource in own], implausible)
-
-    def observed(self) -> list[ObservedRefusal]:
-        return [
-            *(ObservedRefusal(one.resource, one.decision.value, one.fence) for one in self.refused),
-            *(ObservedRefusal(one.resource, TokenImplausible.code, one.fence) for one in self.implausible.values()),
-        ]
 
 
 class FencedTransactions:
@@ -151,15 +123,15 @@ class FencedTransactions:
             return await self._authorisation.claimed(unit.writes[number], resources)
 
         claims = Claims.of(unit.writes)
-        implausible = await self._admit(unit, claims)
-        claims = claims.without(implausible.keys()) if implausible else claims
+        passed = await self._admit(unit, claims)
+        claims = claims.without({one.resource for one in passed}) if passed else claims
 
         cause = ""
         for _ in range(SETTLE_ATTEMPTS):
             try:
                 with staged(self._observe, "tables", "transaction"):
                     outcome = await self._database.run(
-                        lambda transaction: self._in_transaction(transaction, unit, claims, implausible)
+                        lambda transaction: self._in_transaction(transaction, unit, claims, passed)
                     )
             except ClaimsRefused as refused:
                 raise await self._refusal(unit, refused.claims) from None
@@ -167,12 +139,13 @@ class FencedTransactions:
                 await self._settle_claims(claims, pending.resources, unit.caller)
                 cause = "Writes of an older holder are still being settled on this resource."
                 continue
-            except _AlreadyDone as done:
+            except _AlreadyDone:
+                assert unit.key is not None
                 shown = [write.tokens for write in unit.writes]
                 # Read again: this transaction was undone, so it has waited for no standby.
-                if (answer := await self.replay.kept(done.key, shown, unit.caller, authorise)) is not None:
+                if (answer := await self.replay.kept(unit.key, shown, unit.caller, authorise)) is not None:
                     return answer
-                cause = f"The answer under the Idempotency-Key {done.key.text!r} is removed again and again."
+                cause = f"The answer under the Idempotency-Key {unit.key.text!r} is removed again and again."
                 continue
             except OutcomeUnknown as lost:
                 if unit.key is None:
@@ -189,8 +162,8 @@ class FencedTransactions:
         if outcome.noted:
             self._audit.tell(outcome.noted)
 
-    async def _admit(self, unit: UnitOfWork, claims: Claims) -> dict[str, ImplausibleToken]:
-        """Return the tokens that policies do not take, by resource, if their rules only observe.
+    async def _admit(self, unit: UnitOfWork, claims: Claims) -> list[ObservedRefusal]:
+        """Return the refusals of tokens that policies do not take, if their rules only observe.
 
         Raises ``TokenImplausible`` (recorded) if a rule enforces.
         """
@@ -204,21 +177,22 @@ class FencedTransactions:
             if unit.combine is not None:
                 error.facts["write"] = unit.claimant(refused[0].resource)
             raise error
-        return {one.resource: one for one in found}
+        return [ObservedRefusal(one.resource, TokenImplausible.code, one.fence) for one in found]
 
     async def _in_transaction(
         self,
         transaction: Transaction,
         unit: UnitOfWork,
         claims: Claims,
-        implausible: Mapping[str, ImplausibleToken],
+        passed: Sequence[ObservedRefusal],
     ) -> _Outcome:
         """Claim, write and keep the answer. Any error undoes everything, claims and key included.
 
-        The database calls it again after it has undone a first attempt.
+        ``passed``: refusals of tokens that are not claimed. The database calls it again after it has undone a first
+        attempt.
         """
         if unit.key is not None and await idempotency.take(transaction, unit.key) is not None:
-            raise _AlreadyDone(unit.key)
+            raise _AlreadyDone
         if transaction.again:
             # Writers under one token share its fences. If they take the same rows in opposite orders they would
             # deadlock time and again, so each now runs alone.
@@ -226,9 +200,9 @@ class FencedTransactions:
         claimed = await claims.claim(transaction, unit.caller)
         if claims.groups:
             self._observe(CLAIM_AFTER)
-        unenforced = _Unenforced(fenced_write.unenforced(claimed), implausible)
+        passed = [*fenced_write.unenforced(claimed), *passed]
         acting = Acting(transaction)
-        outcome = await self._write_all(transaction, acting, unit, claims, unenforced)
+        outcome = await self._write_all(transaction, acting, unit, claims, passed)
         if any(map(_runs_code, unit.writes)):
             await claims.declare(transaction)
             # Deferred triggers would run at the commit, and nothing could take back the settings they change.
@@ -236,11 +210,17 @@ class FencedTransactions:
             await settings.check_constraints(transaction)
             await acting.restore()
         if unit.key is not None:
-            await _keep(transaction, unit, unit.key, claims, outcome.answer)
+            claimants = [(resource, unit.claimant(resource)) for resource, _ in claims.shown()]
+            await idempotency.store_answer(transaction, unit.key, outcome.answer, claimants)
         return outcome
 
     async def _write_all(
-        self, transaction: Transaction, acting: Acting, unit: UnitOfWork, claims: Claims, unenforced: _Unenforced
+        self,
+        transaction: Transaction,
+        acting: Acting,
+        unit: UnitOfWork,
+        claims: Claims,
+        passed: Sequence[ObservedRefusal],
     ) -> _Outcome:
         answers: list[Response] = []
         accepted: list[WriteAccepted] = []
@@ -249,7 +229,7 @@ class FencedTransactions:
             if _runs_code(write):
                 await claims.declare(transaction)
             with unit.about(number):
-                answer, notes = await self._write(transaction, acting, write, unenforced, alone=unit.combine is None)
+                answer, notes = await self._write(transaction, acting, write, passed, alone=unit.combine is None)
                 answers.append(answer)
                 self._limit.keep_size(sum(len(one.body) for one in answers))
             noted += notes
@@ -258,7 +238,13 @@ class FencedTransactions:
         return _Outcome(unit.answer(answers), accepted, noted)
 
     async def _write(
-        self, transaction: Transaction, acting: Acting, write: PlannedWrite, unenforced: _Unenforced, *, alone: bool
+        self,
+        transaction: Transaction,
+        acting: Acting,
+        write: PlannedWrite,
+        passed: Sequence[ObservedRefusal],
+        *,
+        alone: bool,
     ) -> tuple[Response, Sequence[Rejection | Refusal]]:
         """Execute one write. Return its answer and its notes, if observe mode lets it pass."""
         written, observed = await fenced_write.execute(transaction, write, acting, self._limit.most)
@@ -267,15 +253,14 @@ class FencedTransactions:
             await acting.restore()
         elif write.request.preferences.timezone is not None and not alone:
             await settings.set_zone(transaction, "UTC")
-        unenforced = unenforced.of(write)
-        observed += unenforced.observed()
+        own = [one for one in passed if one.resource in write.claimable]
+        observed += own
         if write.objection is not None:
             names = write.claimed or (table_resource(write.cached.table),)
             observed += [ObservedRefusal(name, write.objection.code) for name in names]
         observed += [ObservedRefusal(name, Denied.code, missing=one) for name, one in write.ungranted.items()]
-        under = accepted_under(write, unenforced.refused, unenforced.implausible.keys())
-        under = replace(under, would_refuse=[(one.reason, one.fence) for one in observed])
-        return _answer(write, written, under), await self._noted(transaction, write, observed)
+        under = replace(accepted_under(write, own), would_refuse=[(one.reason, one.fence) for one in observed])
+        return write.answer(written, under), await self._noted(transaction, write, observed)
 
     async def _noted(
         self, transaction: Transaction, write: PlannedWrite, observed: Sequence[ObservedRefusal]
@@ -313,19 +298,3 @@ class FencedTransactions:
 def _runs_code(write: PlannedWrite) -> bool:
     """Return whether a write may run code of the database. Tables that foreign keys lead to may have triggers, too."""
     return write.cached.table.runs_code_when_written or (write.cached.reach is not None and concerns(write))
-
-
-def _answer(write: PlannedWrite, written: Written, under: Accepted) -> Response:
-    if write.call is not None:
-        return write.call.answer(written, under)
-    return response.write(write.request, write.cached.table, written, under, write.sender.path)
-
-
-async def _keep(
-    transaction: Transaction, unit: UnitOfWork, key: IdempotencyKey, claims: Claims, answer: Response
-) -> None:
-    if len(answer.body) > MOST_KEPT:
-        raise AnswerTooLarge(f"The answer has {len(answer.body)} bytes; at most {MOST_KEPT} are kept under a key.")
-    claimed = [(resource, unit.claimant(resource)) for resource, _ in claims.shown()]
-    kept = StoredAnswer(key.fingerprint, answer.status, answer.headers, answer.body, claimed)
-    await idempotency.store_answer(transaction, key, kept)

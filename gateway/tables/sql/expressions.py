@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql.asyncpg import dialect as asyncpg_dialect
 from sqlalchemy.sql.elements import quoted_name
 from sqlalchemy.sql.expression import ColumnElement
 
+from gateway.bounded import Bounded
 from gateway.errors import DialectError, SqlError
 from gateway.tables.catalog import Table
 from gateway.tables.dialect.grammar import IS_WORDS, not_implemented
@@ -114,63 +115,45 @@ def answered(row: sa.Select[Any], beyond: ColumnElement[Any] | None = None) -> s
 
 
 def kept(make: Callable[[Shape], Statement]) -> Callable[[Shape], Statement]:
-    """Cache ``make`` for each shape while there is room. The oldest statements go first.
-
-    The cache is bounded in number and in size, because callers decide how many shapes there are, and how long.
-    """
-    statements: dict[Shape, Statement] = {}
-    size = 0
+    """Cache ``make`` for each shape, in a memory that is bounded: callers decide how many shapes there are."""
+    statements: Bounded[Shape, Statement] = Bounded(MOST_KEPT, MOST_KEPT_TEXT)
 
     def made(shape: Shape) -> Statement:
-        nonlocal size
-        found = statements.get(shape)
-        if found is not None:
-            return found
-        statement = make(shape)
-        if len(statement.text) > LONGEST_KEPT:
-            return statement
-        size += len(statement.text)
-        while statements and (len(statements) >= MOST_KEPT or size > MOST_KEPT_TEXT):
-            size -= len(statements.pop(next(iter(statements))).text)
-        statements[shape] = statement
+        statement = statements.get(shape)
+        if statement is None:
+            statement = make(shape)
+            if len(statement.text) <= LONGEST_KEPT:
+                statements.remember(shape, statement, len(statement.text))
         return statement
 
     return made
 
 
-def json_array(rows: ColumnElement[Any], order: list[ColumnElement[Any]] | None = None) -> ColumnElement[Any]:
-    """All rows as the text of one JSON array; ``[]`` where there are none."""
-    aggregated = postgresql.aggregate_order_by(rows, *order) if order else rows
-    return sa.func.coalesce(sa.cast(sa.func.json_agg(aggregated), sa.Text()), sa.literal_column("'[]'"))
-
-
-def document(form: Form, row: str, order: list[ColumnElement[Any]] | None = None) -> ColumnElement[Any]:
-    """All rows as one text in the form that was asked for. ``row`` is SQL for one of them, a record."""
-    if form == "csv":
-        return separated(sa.literal_column(f"row_to_json({row})"), sa.literal_column(record_text(row)), order)
-    rows: ColumnElement[Any] = sa.literal_column(row)
-    return stripped(rows, order) if form == "stripped" else json_array(rows, order)
-
-
-def stripped(rows: ColumnElement[Any], order: list[ColumnElement[Any]] | None = None) -> ColumnElement[Any]:
-    """All rows as a JSON array in which no key is null."""
-    return sa.cast(sa.func.json_strip_nulls(sa.cast(json_array(rows, order), Type("json"))), sa.Text())
-
-
-def separated(
-    as_json: ColumnElement[Any], as_text: ColumnElement[Any], order: list[ColumnElement[Any]] | None = None
+def document(
+    form: Form, row: str, order: list[ColumnElement[Any]] | None = None, line: str | None = None
 ) -> ColumnElement[Any]:
-    """All rows as lines of comma-separated values, below a line of their names. Without rows there are no names."""
-    names = sa.func.json_object_keys(sa.func.json_agg(as_json).op("->")(sa.literal_column("0"))).table_valued("name")
+    """Return all rows as one text in the form that was asked for.
+
+    ``row`` is SQL for one of them, a record or JSON. ``line``: SQL for it as a line, None for that of a record. JSON is
+    an array, ``[]`` without rows, in which the stripped form has no key that is null. Lines of comma-separated values
+    stand below a line of their names, and without rows there are no names.
+    """
+    rows: ColumnElement[Any] = sa.literal_column(row)
+    if form != "csv":
+        aggregated = postgresql.aggregate_order_by(rows, *order) if order else rows
+        text = sa.func.coalesce(sa.cast(sa.func.json_agg(aggregated), sa.Text()), sa.literal_column("'[]'"))
+        return text if form == "json" else sa.cast(sa.func.json_strip_nulls(sa.cast(text, Type("json"))), sa.Text())
+    names = sa.func.json_object_keys(sa.func.json_agg(rows).op("->")(sa.literal_column("0"))).table_valued("name")
     name = names.c.name
     doubled = sa.func.replace(name, _string('"'), _string('""'))
     plain = sa.func.concat(_string('"'), doubled, _string('"'))
     shown = sa.case((name.op("~")(_string('[",\r\n]')), plain), else_=name)
     header = sa.select(sa.func.coalesce(sa.func.string_agg(shown, _string(",")), _string(""))).select_from(names)
-    line = _string("\n")
-    ordered = postgresql.aggregate_order_by(line, *order) if order else line
+    end = _string("\n")
+    ordered = postgresql.aggregate_order_by(end, *order) if order else end
+    as_text: ColumnElement[Any] = sa.literal_column(record_text(row) if line is None else line)
     lines = sa.func.coalesce(sa.func.string_agg(as_text, ordered), _string(""))
-    return sa.func.concat(header.scalar_subquery(), line, lines)
+    return sa.func.concat(header.scalar_subquery(), end, lines)
 
 
 def record_text(row: str) -> str:

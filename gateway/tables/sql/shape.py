@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from gateway.tables.catalog import Table
-from gateway.tables.dialect.etags import names_one_row
 from gateway.tables.dialect.grammar import Condition, Embedded, Field, Node, Order, Selected
-from gateway.tables.dialect.query import Embed, position_of
+from gateway.tables.dialect.query import Embed, names_one_row, position_of
 from gateway.tables.dialect.request import Form, Request
 from gateway.tables.naming import conflict_target
 
@@ -176,8 +175,8 @@ def lower_filters(filters: Sequence[Node]) -> tuple[tuple[FilterShape, ...], dic
 def _asks_for_tag(request: Request, table: Table) -> bool:
     """Whether the answer to a write has the ETag of the one row it has written."""
     # In another time zone the same row has another text.
-    wanted = (request.wants_rows or bool(request.preconditions)) and request.preferences.timezone is None
-    return request.method in ("PATCH", "PUT") and wanted and names_one_row(request.query, table)
+    wanted = (request.wants_rows or request.preconditions is not None) and request.preferences.timezone is None
+    return request.method in ("PATCH", "PUT") and wanted and names_one_row(request.query, table.primary_key)
 
 
 def _conflict(request: Request, table: Table) -> tuple[str, tuple[str, ...]] | None:

@@ -33,7 +33,6 @@ from gateway.tables.sql.expressions import (
     directed,
     document,
     from_table,
-    json_array,
     kept,
     quote,
     quoted,
@@ -41,9 +40,7 @@ from gateway.tables.sql.expressions import (
     reference,
     same_references,
     same_relation,
-    separated,
     string,
-    stripped,
     tag,
     unchanged,
 )
@@ -110,7 +107,7 @@ class Statements:
         return compiled(
             answered(row.select_from(_page(rows, shape))),
             runs_code=any(table.runs_code_when_read for table in tables),
-            tables=tuple(f"{table.schema}.{table.name}" for table in tables),
+            tables=tuple(table.title for table in tables),
         )
 
     def _tag_of(self, where: list[ColumnElement[Any]]) -> ColumnElement[Any]:
@@ -119,7 +116,7 @@ class Statements:
 
     def _version_of(self, filters: tuple[FilterShape, ...]) -> Statement:
         """Return the ETags of the rows that the filters match. The rows stay unchanged until the transaction ends."""
-        where = [self._conditions.condition(one, self.table.name) for one in filters]
+        where = self._where(filters)
         return compiled(sa.select(self._tag.label("etag")).select_from(self._target).where(*where).with_for_update())
 
     def _lock(self, shape: LockShape) -> Statement:
@@ -145,7 +142,7 @@ class Statements:
                 [sa.cast(self._target.c[name], sa.Text()) for name in shape.keys], type_=sa.Text()
             ).label("keys"),
         )
-        where = [self._conditions.condition(one, self.table.name) for one in shape.filters]
+        where = self._where(shape.filters)
         rows = rows.select_from(self._target, *sources).where(*where)
         return compiled(rows.with_for_update(of=self._target, key_share=not shape.exclusive))
 
@@ -161,6 +158,9 @@ class Statements:
             f"SELECT count(*) AS found FROM {table} WHERE ({own}) IN "  # noqa: S608 - quoted names
             f"(SELECT {given} FROM unnest({arrays}) AS u ({names}))"
         )
+
+    def _where(self, filters: tuple[FilterShape, ...]) -> list[ColumnElement[Any]]:
+        return [self._conditions.condition(one, self.table.name) for one in filters]
 
     def _place(self, column: str, type_: str) -> ColumnElement[Any]:
         return sa.literal_column(f"{reference(self.table.name, column)}::{type_}")
@@ -183,7 +183,9 @@ class Statements:
 
     def _write(self, shape: WriteShape) -> Statement:
         fence = _fence() if shape.fenced else None
-        write = self._data_change(shape, fence).cte(_WRITE)
+        held = [] if fence is None else [sa.exists(sa.select(fence.c.resource))]
+        change = {"PATCH": self._update, "DELETE": self._delete}.get(shape.action, self._insert)(shape, held)
+        write = change.returning(*self._returned(shape)).cte(_WRITE)
         resource: ColumnElement[Any] = sa.literal_column(f"{_WRITE}.resource")
         body: ColumnElement[Any] = sa.null()
         if shape.rows:
@@ -191,7 +193,7 @@ class Statements:
                 directed(sa.literal_column(f"{_WRITE}.o{number}"), descending=term[1], nulls=term[2])
                 for number, term in enumerate(shape.order)
             ]
-            body = self._bodies(shape.form, ordered)
+            body = document(shape.form, f"{_WRITE}.body", ordered, f"{_WRITE}.line")
         results: list[ColumnElement[Any]] = [
             _if_asked(self._as_planned(shape)).label("current"),
             sa.func.count().label("touched"),
@@ -202,9 +204,9 @@ class Statements:
         ]
         if self._named is not None:
             results += _verification(resource, raises=shape.fenced)
-        if fence is not None:
-            held = sa.exists(sa.select(fence.c.resource))
-            results += [held.label("held"), sa.and_(sa.not_(held), _overtaken()).label("overtaken"), _claims()]
+        if held:
+            overtaken = sa.and_(sa.not_(held[0]), _overtaken())
+            results += [held[0].label("held"), overtaken.label("overtaken"), _claims()]
         row = sa.select(*results).select_from(write)
         if shape.rows:
             too_large = sa.func.fencing.refuse_mismatch_v1(sa.literal_column(string(ANSWER)))
@@ -228,27 +230,16 @@ class Statements:
             return f"{check} AND {same_references(self.table, 'upd', self._references)}"
         return check
 
-    def _bodies(self, form: Form, order: list[ColumnElement[Any]]) -> ColumnElement[Any]:
-        rows: ColumnElement[Any] = sa.literal_column(f"{_WRITE}.body")
-        if form == "csv":
-            return separated(rows, sa.literal_column(f"{_WRITE}.line"), order)
-        return stripped(rows, order) if form == "stripped" else json_array(rows, order)
-
-    def _data_change(self, shape: WriteShape, fence: CTE | None) -> Any:
-        held = [] if fence is None else [sa.exists(sa.select(fence.c.resource))]
-        change = {"PATCH": self._update, "DELETE": self._delete}.get(shape.action, self._insert)(shape, held)
-        return change.returning(*self._returned(shape))
-
     def _update(self, shape: WriteShape, held: list[Any]) -> Any:
         body = self._body(shape)
         changes = {self._target.c[name]: value for name, value in body.values.items()}
-        where = [self._conditions.condition(one, self.table.name) for one in shape.filters]
+        where = self._where(shape.filters)
         guard = [self._guard(where)] if shape.guarded else []
         located = [self._located()] if shape.located else []
         return sa.update(self._target).values(changes).where(*held, *located, *where, *guard)
 
     def _delete(self, shape: WriteShape, held: list[Any]) -> Any:
-        where = [self._conditions.condition(one, self.table.name) for one in shape.filters]
+        where = self._where(shape.filters)
         located = [self._located()] if shape.located else []
         return sa.delete(self._target).where(*held, *located, *where)
 
@@ -539,11 +530,9 @@ def _whole(parameter: Parameter) -> ColumnElement[Any]:
 
 def _body(function: Function, form: Form) -> ColumnElement[Any]:
     """All rows as one document; without an array around it for a function that returns one thing."""
-    if form == "csv":
-        return document(form, f"{_PAGE}.*")
-    row: ColumnElement[Any] = sa.literal_column(f"{_PAGE}.*" if function.composite else reference(_PAGE, function.name))
-    rows = stripped(row) if form == "stripped" else json_array(row)
-    if function.returns_set:
+    whole = function.composite or form == "csv"
+    rows = document(form, f"{_PAGE}.*" if whole else reference(_PAGE, function.name))
+    if function.returns_set or form == "csv":
         return rows
     first = sa.cast(rows, Type("json")).op("->")(sa.literal_column("0"))
     return sa.func.coalesce(sa.cast(first, sa.Text()), sa.literal_column("'null'"))
