@@ -21,8 +21,9 @@ from gateway.objects.protocol.runner import OperationPayload
 from gateway.objects.put import Puts
 from gateway.objects.s3 import xml
 from gateway.objects.s3.answers import RawHeaders
+from gateway.objects.s3.conditions import WriteCondition, condition_of_entry
 from gateway.objects.s3.operations import Operation, not_implemented
-from gateway.objects.s3.request import S3Request, WriteCondition, condition_of_entry
+from gateway.objects.s3.request import S3Request
 from gateway.objects.s3.xml import DeletedFacts, ObjectToDelete
 from gateway.objects.store.client import TextHeaders, query_of
 from gateway.objects.store.operations import Upstream

@@ -26,8 +26,9 @@ from gateway.objects.protocol.effects import Stored
 from gateway.objects.put import Puts
 from gateway.objects.s3 import addressing, xml
 from gateway.objects.s3.body import Declared, FileInspection, declared, length_of
+from gateway.objects.s3.conditions import read_condition
 from gateway.objects.s3.operations import Operation, not_implemented
-from gateway.objects.s3.request import S3Request, forwarded, read_condition, read_fencing
+from gateway.objects.s3.request import S3Request, forwarded, read_fencing
 from gateway.record.payload_capture import NOTHING, Capture
 
 MEDIA_TYPE = "multipart/form-data"

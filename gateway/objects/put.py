@@ -32,7 +32,7 @@ from gateway.objects.protocol.effects import (
 from gateway.objects.protocol.runner import OperationPayload
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Started, Unknown, Uploaded, store_refusal
 from gateway.objects.s3.body import VerifiedBody
-from gateway.objects.s3.request import WriteCondition
+from gateway.objects.s3.conditions import WriteCondition
 from gateway.objects.s3.xml import Part, etag_of_parts
 from gateway.objects.store.bucket_profile import Profile
 from gateway.objects.store.client import BodyStream, TextHeaders, pieces_of

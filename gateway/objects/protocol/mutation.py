@@ -84,7 +84,7 @@ from gateway.objects.s3.answers import (
     Unknown,
     WriteAnswer,
 )
-from gateway.objects.s3.request import WriteCondition
+from gateway.objects.s3.conditions import WriteCondition
 
 __all__ = ["ATTEMPTS", "Steps", "amend", "barrier", "complete", "delete", "put", "settle", "sweep"]
 
