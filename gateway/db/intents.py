@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
-from uuid import UUID
 
 from gateway.db.database import Claims, Database, Record, Transaction
 from gateway.db.fences import fence_from_row
@@ -12,9 +11,10 @@ from gateway.db.pool import load
 from gateway.fencing.decision import Decision, Enforcement, Equal, Fence, Presented
 from gateway.fencing.intent import (
     ABSENCE,
-    DEAD_AFTER,
     Announcement,
+    Begin,
     Begun,
+    Finish,
     ForbiddenETag,
     ForbiddenETags,
     Intent,
@@ -29,90 +29,18 @@ _SQL = load("intents")
 _RAISE = load("fences")["raise"]
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """A claim of a resource, and the announcement of a mutation.
+def statement(asked: Begin) -> str:
+    """Return the statement of a begin. Those of one statement may share a round trip."""
+    return _SQL["begin" if asked.looked is None else "begin_looked"]
 
-    The condition is the ETag ``looked`` up at the key; without it the remembered one, else absence. ``outcomes``,
-    ``over`` and ``calm``: as of ``gateway.objects.protocol.effects.Begin``. ``signed_at`` is the store's clock as of
-    this call; None takes the database's. ``dead_after``: as of ``Intent``. ``store_time`` is the store's clock as of
-    its last answer: forbidden and spent ETags end by it, with the requests that wait for them.
 
-    ``naming``: the generation of the bucket's naming to prove; without it, none is.
-    """
-
-    write: Announcement
-    looked: KnownObject | None = None
-    store_time: datetime | None = None
-    outcomes: Sequence[str] | None = None
-    over: Sequence[Intent] = ()
-    calm: bool = False
-    signed_at: datetime | None = None
-    dead_after: timedelta = DEAD_AFTER
-    naming: UUID | None = None
-
-    @property
-    def sql(self) -> str:
-        return _SQL["begin" if self.looked is None else "begin_looked"]
-
-    @property
-    def size(self) -> int:
-        write = self.write
-        listed = sum(map(len, self.outcomes or ())) + 32 * len(self.over)
-        return 256 + len(write.resource) + len(write.caller) + len(write.bucket) + 4 * len(write.key) + listed
-
-    def values(self) -> tuple[object, ...]:
-        write, looked = self.write, self.looked
-        presented = write.presented
-        return (
-            write.resource,
-            presented.token.epoch if presented else None,
-            presented.token.value if presented else None,
-            presented.holder if presented else None,
-            write.caller,
-            write.equal is Equal.STRICT,
-            write.mode is Enforcement.OBSERVE,
-            write.bucket,
-            write.key,
-            write.write_id,
-            write.attempt,
-            looked is not None,
-            looked.etag if looked else None,
-            looked.tombstone if looked else None,
-            write.kind,
-            write.upload_id,
-            self.dead_after,
-            write.entombs,
-            write.removes,
-            None if self.outcomes is None else list(self.outcomes),
-            write.housekeeping,
-            self.calm,
-            [intent.write_id for intent in self.over],
-            [intent.attempt for intent in self.over],
-            self.signed_at,
-            self.store_time,
-            self.naming,
-        )
-
-    def claims(self, row: Record) -> Claims:
-        presented = self.write.presented
-        return _claims(self.write.resource, presented.token if presented else None, row)
-
-    def begun(self, row: Record) -> Begun:
-        return Begun(
-            decision=None if row["decision"] is None else Decision(row["decision"]),
-            fence=_fence(row["fence"]),
-            pending=_intents(row["pending"]),
-            signed_at=row["signed_at"],
-            waited=tuple(ForbiddenETag(one["etag"], one["dead_at"]) for one in row["forbidden"] or ()),
-            key=KnownObject(row["etag"], bool(row["tombstone"])),
-            differs=self.looked is not None and bool(row["differs"]),
-            spent=tuple(
-                Spent(one["etag"], Token(one["epoch"], one["value"]), one["dead_at"]) for one in row["spent"] or ()
-            ),
-            over=() if row["signed_at"] is None else tuple(self.over),
-            term=row["term"],
-        )
+def size(asked: Begin | Finish) -> int:
+    """Return the bytes of the values, about."""
+    write = asked.write
+    named = len(write.resource) + len(write.bucket) + 4 * len(write.key)
+    if isinstance(asked, Finish):
+        return 128 + named + sum(map(len, asked.spent))
+    return 256 + named + len(write.caller) + sum(map(len, asked.outcomes or ())) + 32 * len(asked.over)
 
 
 async def begin(database: Database, asked: Begin) -> Begun:
@@ -120,7 +48,10 @@ async def begin(database: Database, asked: Begin) -> Begun:
 
     Raise ``SqlError`` FN503 if the naming of the bucket is not the one to prove.
     """
-    return asked.begun(await database.fetchrow_claim(asked.sql, *asked.values(), claims=asked.claims, objects=True))
+    row = await database.fetchrow_claim(
+        statement(asked), *_begin_values(asked), claims=partial(_begin_claims, asked), objects=True
+    )
+    return _begun(asked, row)
 
 
 async def begin_many(database: Database, asked: Sequence[Begin]) -> list[Begun]:
@@ -130,50 +61,87 @@ async def begin_many(database: Database, asked: Sequence[Begin]) -> list[Begun]:
     """
 
     def claims(rows: list[Record]) -> Claims:
-        return [claim for one, row in zip(asked, rows, strict=True) for claim in one.claims(row)]
+        return [claim for one, row in zip(asked, rows, strict=True) for claim in _begin_claims(one, row)]
 
-    rows = await database.fetchmany_claim(asked[0].sql, [one.values() for one in asked], claims, objects=True)
-    return [one.begun(row) for one, row in zip(asked, rows, strict=True)]
+    rows = await database.fetchmany_claim(statement(asked[0]), list(map(_begin_values, asked)), claims, objects=True)
+    return list(map(_begun, asked, rows))
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """The end of a mutation that has taken effect.
+def _begin_values(asked: Begin) -> tuple[object, ...]:
+    write, looked = asked.write, asked.looked
+    presented = write.presented
+    return (
+        write.resource,
+        presented.token.epoch if presented else None,
+        presented.token.value if presented else None,
+        presented.holder if presented else None,
+        write.caller,
+        write.equal is Equal.STRICT,
+        write.mode is Enforcement.OBSERVE,
+        write.bucket,
+        write.key,
+        write.write_id,
+        write.attempt,
+        looked is not None,
+        looked.etag if looked else None,
+        looked.tombstone if looked else None,
+        write.kind,
+        write.upload_id,
+        asked.dead_after,
+        write.entombs,
+        write.removes,
+        None if asked.outcomes is None else list(asked.outcomes),
+        write.housekeeping,
+        asked.calm,
+        [intent.write_id for intent in asked.over],
+        [intent.attempt for intent in asked.over],
+        asked.signed_at,
+        asked.store_time,
+        asked.naming,
+    )
 
-    ``certain`` is False if the ETag was seen at the key before the announcement. ``spent``: the conditions of the
-    requests that were sent for it.
-    """
 
-    write: Announcement
-    etag: str | None
-    tombstone: bool
-    certain: bool = True
-    spent: Sequence[str] = ()
+def _begin_claims(asked: Begin, row: Record) -> Claims:
+    presented = asked.write.presented
+    return _claims(asked.write.resource, presented.token if presented else None, row)
 
-    @property
-    def size(self) -> int:
-        write = self.write
-        return 128 + len(write.resource) + len(write.bucket) + 4 * len(write.key) + sum(map(len, self.spent))
 
-    def values(self) -> tuple[object, ...]:
-        write = self.write
-        return (
-            *(write.resource, write.bucket, write.key, write.write_id, write.attempt),
-            *(self.etag, self.tombstone, self.certain, list(self.spent)),
-        )
+def _begun(asked: Begin, row: Record) -> Begun:
+    return Begun(
+        decision=None if row["decision"] is None else Decision(row["decision"]),
+        fence=_fence(row["fence"]),
+        pending=_intents(row["pending"]),
+        signed_at=row["signed_at"],
+        waited=tuple(ForbiddenETag(one["etag"], one["dead_at"]) for one in row["forbidden"] or ()),
+        key=KnownObject(row["etag"], bool(row["tombstone"])),
+        differs=asked.looked is not None and bool(row["differs"]),
+        spent=tuple(
+            Spent(one["etag"], Token(one["epoch"], one["value"]), one["dead_at"]) for one in row["spent"] or ()
+        ),
+        over=() if row["signed_at"] is None else asked.over,
+        term=row["term"],
+    )
 
 
 async def finish(database: Database, asked: Finish) -> bool:
     """Forget the intent. Return False if it is being settled, or was settled and is gone."""
-    row = await database.fetchrow_write(_SQL["finish"], *asked.values())
+    row = await database.fetchrow_write(_SQL["finish"], *_finish_values(asked))
     assert row is not None
     return bool(row["undisturbed"])
 
 
 async def finish_many(database: Database, asked: Sequence[Finish]) -> list[bool]:
     """Do what ``finish`` does for several writes, in one transaction and round trip."""
-    rows = await database.fetchmany_write(_SQL["finish"], [one.values() for one in asked])
+    rows = await database.fetchmany_write(_SQL["finish"], list(map(_finish_values, asked)))
     return [bool(row["undisturbed"]) for row in rows]
+
+
+def _finish_values(asked: Finish) -> tuple[object, ...]:
+    write = asked.write
+    return (
+        *(write.resource, write.bucket, write.key, write.write_id, write.attempt),
+        *(asked.etag, asked.tombstone, asked.certain, list(asked.spent)),
+    )
 
 
 async def abandon(database: Database, write: Announcement, spent: Sequence[str] = ()) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar, assert_never
@@ -179,9 +179,8 @@ class Runner:
                 return await self._entomb(effect)
             case Bump():
                 return await self._bump(effect)
-            case Finish(write, etag, tombstone, spent):
-                certain = check.is_certain(effect)
-                return await self._announcements.finish(intents.Finish(write, etag, tombstone, certain, spent))
+            case Finish():
+                return await self._announcements.finish(replace(effect, certain=check.is_certain(effect)))
             case Abandon(intent, seen, spent):
                 if isinstance(intent, Announcement):
                     await intents.abandon(self._database, intent, spent)
@@ -202,17 +201,15 @@ class Runner:
     async def _begin(self, effect: Begin) -> Begun:
         """Announce a write under the naming in force. Raise ``NamingChanged`` if the configured one is another."""
         write = effect.write
-        outcomes = None if self.duplicates is Duplicates.WAIT else effect.outcomes
-        proven = write.mode is Enforcement.ENFORCE or write.caller == SWEEPER
-        begun = await self._announcements.begin(
-            intents.Begin(
-                *(write, effect.looked, self._upstream.store_time, outcomes, effect.over, effect.calm),
-                signed_at=await self._upstream.time(),
-                dead_after=self._dead_after(write.kind),
-            ),
-            proven=proven,
+        asked = replace(
+            effect,
+            outcomes=None if self.duplicates is Duplicates.WAIT else effect.outcomes,
+            store_time=self._upstream.store_time,
+            signed_at=await self._upstream.time(),
+            dead_after=self._dead_after(write.kind),
         )
-        return await self._confirmed(write, begun)
+        proven = write.mode is Enforcement.ENFORCE or write.caller == SWEEPER
+        return await self._confirmed(write, await self._announcements.begin(asked, proven=proven))
 
     async def _confirmed(self, write: Announcement, begun: Begun) -> Begun:
         """Make sure that no other database was opened since, before the request is sent.
