@@ -11,13 +11,14 @@ from gateway.errors import StoreError, Unavailable
 from gateway.http.body import twice
 from gateway.objects.exchange import Exchange
 from gateway.objects.fenced_write import FencedWrite
-from gateway.objects.put import Puts, Staging, part_size
+from gateway.objects.put import Puts
 from gateway.objects.s3 import xml
 from gateway.objects.s3.addressing import CopySource, PartSource
 from gateway.objects.s3.answers import Applied, Uploaded, no_such_key, step_failure, unquoted
 from gateway.objects.s3.body import VerifiedBody
 from gateway.objects.s3.request import DESCRIPTION, METADATA, S3Request, is_own
 from gateway.objects.s3.xml import Part
+from gateway.objects.staging import Staging, part_size
 from gateway.objects.store.client import StoreResponse, TextHeaders
 from gateway.objects.store.operations import Upstream
 
