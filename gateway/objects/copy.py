@@ -114,20 +114,22 @@ class Copies:
         assert source is not None
         write = await self._writes.prepare(exchange)
         _refuse_in_place(request, source)
-        profile = await self._writes.ready(write)
+        await self._writes.refuse_if_stale(write)
+        profile = await self._writes.profile_for(write)
         found = await self._sources.find(source)
         headers = await self._headers(request, source, found)
         if found.size <= self._puts.threshold:
             async with self._puts.memory.held(twice(found.size)):
                 body = await self._sources.read(source, found)
+                write = write.with_body(body.size, body.sha256)
                 stored = await self._puts.put_from_memory(write, profile, body, headers, request.condition)
         else:
             staging = self._puts.staging(write)
             staged = await staging.stage_parts(
-                [*headers, *write.marks(self._upstream)],
-                lambda upload_id: self._copy_parts(write, source, found, staging, upload_id),
+                headers, lambda upload_id: self._copy_parts(write, source, found, staging, upload_id)
             )
-            stored = await self._puts.complete(write.with_payload(found.size, None), profile, staged, request.condition)
+            write = write.with_body(found.size, None)
+            stored = await self._puts.complete(write, profile, staged, request.condition)
         document = xml.copied(stored.applied.etag or "", _text(self._upstream.store_time))
         applied = stored.applied if found.version_id is None else _from_version(stored.applied, found.version_id)
         await exchange.response.stored(applied, write.target.resource, stored.fence, document=document)
@@ -146,7 +148,7 @@ class Copies:
         self, write: FencedWrite, source: CopySource, found: SourceObject, staging: Staging, upload_id: str
     ) -> tuple[Part, ...]:
         """Let the store copy all parts of an upload, from a source that must not change meanwhile."""
-        size = part_size(found.size, write.write_id)
+        size = part_size(found.size, write.announced.write_id)
 
         async def copy_part(first: int) -> Part:
             number = first // size + 1

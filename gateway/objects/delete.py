@@ -71,7 +71,7 @@ class Amendments:
             query=request.query,
         )
         if body is not None:
-            write = write.with_payload(body.size, body.sha256)
+            write = write.with_body(body.size, body.sha256)
         uncovers = request.operation is Operation.DELETE_OBJECT
         stored = await self._run(
             write, amendment, on_version=request.parameter("versionId") is not None, uncovers=uncovers
@@ -109,7 +109,7 @@ class Amendments:
         self, write: FencedWrite, amendment: OperationPayload, *, on_version: bool, uncovers: bool
     ) -> Stored:
         profile = await self._writes.profile_for(write)
-        steps = mutation.amend(write.announcement(), on_version=on_version, uncovers=uncovers, bumps=profile.can_bump)
+        steps = mutation.amend(write.announced, on_version=on_version, uncovers=uncovers, bumps=profile.can_bump)
         stored = await self._writes.run(write, steps, amendment)
         assert isinstance(stored, Stored)
         return stored
@@ -168,7 +168,7 @@ class Deletes:
     async def _delete(self, write: FencedWrite, headers: TextHeaders, condition: WriteCondition | None) -> Deleted:
         profile = await self._writes.profile_for(write)
         steps = mutation.delete(
-            *(write.announcement(), condition),
+            *(write.announced, condition),
             conditional_delete=profile.delete_condition,
             in_parts=profile.can_bump,
         )

@@ -373,7 +373,7 @@ async def _respond(exchange: Exchange, form: FormRequest, write: FencedWrite, st
         return
     location = exchange.address
     headers = (*applied.headers, (b"location", location.encode("latin-1", "replace")))
-    document = xml.posted(location, write.bucket, write.key, etag) if form.status == 201 else b""
+    document = xml.posted(location, form.request.bucket, form.request.key, etag) if form.status == 201 else b""
     await exchange.response.stored(replace(applied, headers=headers), resource, fence, document, form.status)
 
 

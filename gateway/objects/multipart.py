@@ -42,13 +42,14 @@ class Uploads:
     async def create(self, exchange: Exchange) -> None:
         """Open an upload. The token presented with it is valid for its parts and its completion."""
         write = await self._writes.prepare(exchange)
-        await self._writes.ready(write)
+        await self._writes.refuse_if_stale(write)
+        await self._writes.profile_for(write)
         headers = [*exchange.request.headers, *write.marks(self._upstream)]
         started = await self._upstream.create_multipart(*write.place, headers)
         if not isinstance(started, Started):
             raise step_failure(started)
         await uploads.record_opened(self._database, write.upload(started.upload_id, staged=False))
-        document = xml.initiated(write.bucket, write.key, started.upload_id)
+        document = xml.initiated(exchange.request.bucket, exchange.request.key, started.upload_id)
         await exchange.response.stored(Applied(None, started.headers), write.target.resource, None, document=document)
 
     async def part(self, exchange: Exchange) -> None:
@@ -120,7 +121,7 @@ class Uploads:
                 await self._answer(exchange, write, done, fence)
                 return
         steps = mutation.complete(
-            write.announcement(),
+            write.announced,
             upload_id,
             etag_of_parts(listed),
             exchange.request.condition,
@@ -133,7 +134,8 @@ class Uploads:
         await self._answer(exchange, write, stored.applied, stored.fence)
 
     async def _answer(self, exchange: Exchange, write: FencedWrite, applied: Applied, fence: Fence | None) -> None:
-        document = xml.completed(exchange.address, write.bucket, write.key, applied.etag or "", applied.details)
+        bucket, key = exchange.request.bucket, exchange.request.key
+        document = xml.completed(exchange.address, bucket, key, applied.etag or "", applied.details)
         await exchange.response.stored(applied, write.target.resource, fence, document=document)
 
     async def _completed_before(self, write: FencedWrite) -> Applied | None:
@@ -142,7 +144,7 @@ class Uploads:
         A client that has lost the answer to its completion sends it again.
         """
         state = await self._upstream.head(*write.place)
-        if isinstance(state, Found) and state.write_id == str(write.mark):
+        if isinstance(state, Found) and state.write_id == str(write.announced.mark):
             return Applied(state.etag)
         return None
 
@@ -159,7 +161,7 @@ class Uploads:
     ) -> tuple[FencedWrite, RecordedUpload]:
         """Return the write that an upload is for. Only uploads that were opened through the gateway carry its marks."""
         request = exchange.request
-        target = self._writes.target(request.bucket, request.key, request.fencing.resource)
+        target = self._writes.resources.target(request.bucket, request.key, request.fencing.resource)
         place = UploadKey(target.resource, request.bucket, request.key, upload_id)
         fence, upload = await uploads.peek(self._database, place)
         if upload is None or upload.staged:

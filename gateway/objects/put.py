@@ -1,7 +1,6 @@
-"""PutObject: a small body is put from memory, a large one is staged in parts as it arrives. The stages, in order:
+"""PutObject, stage by stage. Form uploads, copies and deletes join where their stages are the same.
 
-prepare the write, make sure that it can be written, take the body in, run the protocol, respond. Only the completion of
-what is staged takes effect. The gateway holds no part in memory, unless only the end of the body tells how long it is.
+A small body is put from memory. A large one is staged in parts as it arrives, and only its completion takes effect.
 """
 
 from dataclasses import replace
@@ -26,13 +25,10 @@ from gateway.objects.protocol.effects import (
 from gateway.objects.protocol.runner import OperationPayload
 from gateway.objects.s3.body import VerifiedBody
 from gateway.objects.s3.conditions import WriteCondition
-from gateway.objects.staging import Staged, Staging, part_size
+from gateway.objects.staging import Staged, Staging
 from gateway.objects.store.bucket_profile import Profile
 from gateway.objects.store.client import TextHeaders
 from gateway.objects.store.operations import Upstream
-
-_SMALL_PARTS = 64 * 1024 * 1024
-"""The longest body, in bytes, that decides the size of parts put together in memory."""
 
 
 class Puts:
@@ -45,9 +41,9 @@ class Puts:
         self.memory, self.threshold = memory, threshold
 
     async def put(self, exchange: Exchange) -> None:
+        request = exchange.request
         write = await self.writes.prepare(exchange, capture_start=exchange.capture_start)
-        incoming = exchange.incoming()
-        request, early = exchange.request, exchange.awaits_continue
+        incoming, early = exchange.incoming(), exchange.awaits_continue
         stored = await self.store(write, incoming, request.headers, request.condition, early=early)
         await exchange.response.stored(stored.applied, write.target.resource, stored.fence)
 
@@ -66,21 +62,16 @@ class Puts:
         """
         small = incoming.length <= self.threshold
         # An early refusal spares the client a large body. For a small one the write itself finds out.
-        profile = await self.writes.ready(write, early=early or not small)
+        if early or not small:
+            await self.writes.refuse_if_stale(write)
+        profile = await self.writes.profile_for(write)
         if small:
             async with self.memory.held(twice(incoming.length)):
                 body = await incoming.whole()
-                write = write.with_captured(incoming.captured(body.content))
+                write = write.with_body(body.size, body.sha256, incoming.captured(body.content))
                 return await self.put_from_memory(write, profile, body, headers, condition)
-        staging, headers = self.staging(write), [*headers, *write.marks(self.upstream)]
-        if incoming.exact:
-            staged = await staging.stage(incoming, headers, write.write_id)
-        else:
-            # One part at a time is put together in memory, so its size must not grow with the body.
-            size = part_size(min(incoming.length, _SMALL_PARTS), write.write_id)
-            async with self.memory.held(twice(size)):
-                staged = await staging.stage_unsized(incoming.chunks(), headers, size)
-        write = write.with_payload(incoming.proof.size, incoming.proof.sha256).with_captured(incoming.captured())
+        staged = await self.staging(write).stage(incoming, headers)
+        write = write.with_body(incoming.proof.size, incoming.proof.sha256, incoming.captured())
         return await self.complete(write, profile, staged, condition)
 
     async def put_from_memory(
@@ -91,20 +82,18 @@ class Puts:
         headers: TextHeaders,
         condition: WriteCondition | None,
     ) -> Stored:
-        write = write.with_payload(body.size, body.sha256)
-        steps = mutation.put(write.announcement(), _candidates(profile, body), condition)
-        payload = OperationPayload(body.content, [*headers, *body.headers, *write.call_marks()])
+        steps = mutation.put(write.announced, _candidates(profile, body), condition)
+        payload = OperationPayload(body.content, [*headers, *body.headers, *write.marks(self.upstream)])
         done = await self.writes.run(write, steps, payload)
         if isinstance(done, InParts):
-            staged = await self.staging(write).stage_whole(body.content, [*headers, *write.marks(self.upstream)])
+            staged = await self.staging(write).stage_whole(body.content, headers)
             return await self.complete(write, profile, staged, condition, after=done)
         return _stored(done)
 
     async def entomb(self, write: FencedWrite, condition: WriteCondition | None, after: InParts) -> Deleted:
         """Delete an object by an upload of a tombstone. ``after`` is why."""
-        marks = write.marks(self.upstream, tombstone=True)
-        staged = await self.staging(write).stage_whole(tombstone_body(uuid4()), marks)
-        announced = replace(write.announcement(), attempt=after.attempt, entombs=True, removes=True)
+        staged = await self.staging(write, tombstone=True).stage_whole(tombstone_body(uuid4()))
+        announced = replace(write.announced, attempt=after.attempt, entombs=True, removes=True)
         steps = mutation.complete(
             announced, staged.upload_id, staged.etag, condition, conditional=False, tombstone=True
         )
@@ -112,8 +101,8 @@ class Puts:
         assert isinstance(done, Deleted)
         return done
 
-    def staging(self, write: FencedWrite) -> Staging:
-        return Staging(self.database, self.upstream, write)
+    def staging(self, write: FencedWrite, *, tombstone: bool = False) -> Staging:
+        return Staging(self.database, self.upstream, self.memory, write, tombstone=tombstone)
 
     async def complete(
         self,
@@ -128,7 +117,7 @@ class Puts:
         ``after``: why a small body is staged, if it is one.
         """
         steps = mutation.complete(
-            replace(write.announcement(), attempt=1 if after is None else after.attempt),
+            replace(write.announced, attempt=1 if after is None else after.attempt),
             staged.upload_id,
             staged.etag,
             condition,

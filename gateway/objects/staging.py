@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
+from gateway.budget import Budget
 from gateway.db import uploads
 from gateway.db.database import Database
 from gateway.errors import GatewayError, OutcomeUnknown, SqlError, Unavailable
+from gateway.http.body import twice
 from gateway.objects.exchange import WriteBody
 from gateway.objects.fenced_write import FencedWrite
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Started, Unknown, Uploaded, store_refusal
@@ -32,6 +34,7 @@ _SIZES = 64
 _PARTS = 8
 _MOST = 4 * 1024 * _MEBIBYTE  # S3 takes 5 GiB
 _TOUCH = 60.0
+_SMALL_PARTS = 64 * _MEBIBYTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,36 +50,36 @@ class Staged:
 
 
 class Staging:
-    """Stages the body of one write as the parts of a new upload.
+    """Stages the body of one write as the parts of a new upload. ``tombstone``: the body is that of a tombstone.
 
     The database knows of the upload, so that the sweeper finds one that a lost gateway leaves behind. If staging fails,
     it aborts the upload, and nothing is written. It raises the store's refusal, ``Unavailable``, or an error of the
     body itself.
     """
 
-    def __init__(self, database: Database, upstream: Upstream, write: FencedWrite) -> None:
-        self._database, self._upstream, self._write = database, upstream, write
-        self._place = write.place
+    def __init__(
+        self, database: Database, upstream: Upstream, memory: Budget, write: FencedWrite, *, tombstone: bool = False
+    ) -> None:
+        self._database, self._upstream, self._memory, self._write = database, upstream, memory, write
+        self._place, self._tombstone = write.place, tombstone
         self._touched = asyncio.get_running_loop().time()
 
-    async def stage(self, incoming: WriteBody, headers: TextHeaders, write_id: UUID) -> Staged:
+    async def stage(self, incoming: WriteBody, headers: TextHeaders) -> Staged:
         """Stage a body, each part as it arrives. ``headers`` are those of the object it will be.
 
-        The checksum of a whole body is verified here and not sent on: S3 takes those of parts only.
+        The checksum of a whole body is verified here and not sent on: S3 takes those of parts only. Where the end of
+        the body alone tells its length, each part is in memory until it is stored. So its size must not grow with the
+        body.
         """
-        size = part_size(incoming.length, write_id)
-        return await self._stage_chunks(
-            incoming.chunks(), headers, lambda chunks: _streams(chunks, incoming.length, size)
-        )
+        write_id = self._write.announced.write_id
+        if incoming.exact:
+            size = part_size(incoming.length, write_id)
+            return await self._stage_chunks(incoming, headers, lambda chunks: _streams(chunks, incoming.length, size))
+        size = part_size(min(incoming.length, _SMALL_PARTS), write_id)
+        async with self._memory.held(twice(size)):
+            return await self._stage_chunks(incoming, headers, lambda chunks: pieces_of(chunks, size))
 
-    async def stage_unsized(self, chunks: AsyncGenerator[bytes, None], headers: TextHeaders, size: int) -> Staged:
-        """Stage a body whose end alone tells its length: each part is in memory until it is stored.
-
-        ``size``: bytes of each part but the last. ``chunks`` end where the body is proven.
-        """
-        return await self._stage_chunks(chunks, headers, lambda touching: pieces_of(touching, size))
-
-    async def stage_whole(self, body: bytes, headers: TextHeaders) -> Staged:
+    async def stage_whole(self, body: bytes, headers: TextHeaders = ()) -> Staged:
 
         async def one() -> PartBodies:
             yield body
@@ -87,6 +90,7 @@ class Staging:
         self, headers: TextHeaders, store_parts: Callable[[str], Awaitable[tuple[Part, ...]]]
     ) -> Staged:
         """Open an upload, and let ``store_parts`` store the parts of the upload with the id it is given."""
+        headers = [*headers, *self._write.marks(self._upstream, tombstone=self._tombstone)]
         started = await self._upstream.create_multipart(*self._place, headers)
         if not isinstance(started, Started):
             raise store_failure(started)
@@ -120,13 +124,13 @@ class Staging:
             await uploads.remove(self._database, self._write.upload_key(upload_id))
 
     async def _stage_chunks(
-        self,
-        chunks: AsyncGenerator[bytes, None],
-        headers: TextHeaders,
-        cut: Callable[[AsyncGenerator[bytes, None]], PartBodies],
+        self, incoming: WriteBody, headers: TextHeaders, cut: Callable[[AsyncGenerator[bytes, None]], PartBodies]
     ) -> Staged:
         async def store_parts(upload_id: str) -> tuple[Part, ...]:
-            async with aclosing(self._touching(upload_id, chunks)) as touching, aclosing(cut(touching)) as bodies:
+            async with (
+                aclosing(self._touching(upload_id, incoming.chunks())) as touching,
+                aclosing(cut(touching)) as bodies,
+            ):
                 return await self._store(upload_id, bodies)
 
         return await self.stage_parts(headers, store_parts)

@@ -75,6 +75,7 @@ _LOOKS: dict[type, str] = {Look: "head", AwaitTurn: "turn"}
 class OperationPayload:
     """The body and headers that one operation sends to the store: a verified body, or the parts of an upload.
 
+    The headers of a put have the gateway's own metadata, by which the protocol recognises its object.
     An amendment goes to the store as it is, with its ``method`` and its encoded ``query``.
     """
 
@@ -244,17 +245,15 @@ class Runner:
 
     async def _put(self, effect: Put, payload: OperationPayload) -> WriteAnswer:
         write = effect.write
-        token = write.presented.token if write.presented else ""
-        place = (write.bucket, path_of(write.key))
-        own = self._upstream.own_metadata(*place, write.resource, str(token), str(write.write_id))
-        headers = [*payload.headers, *own]
-        expected, signed_at = effect.expected, effect.signed_at
-        if effect.form is UploadForm.PLAIN:
-            answer = await self._upstream.put(*place, payload.body, headers, expected=expected, signed_at=signed_at)
-        else:
-            answer = await self._upstream.put_in_parts(
-                *place, payload.body, headers, expected=expected, signed_at=signed_at
-            )
+        send = self._upstream.put if effect.form is UploadForm.PLAIN else self._upstream.put_in_parts
+        answer = await send(
+            write.bucket,
+            path_of(write.key),
+            payload.body,
+            payload.headers,
+            expected=effect.expected,
+            signed_at=effect.signed_at,
+        )
         return self._note_lost(write, answer)
 
     async def _complete(self, effect: Complete, payload: OperationPayload) -> WriteAnswer:
