@@ -80,7 +80,7 @@ class BucketStore:
     async def _put(self, name: str, content: bytes, expected: str | None) -> WriteAnswer:
         await self._profile()
         key, signed_at = quote(self._prefix + name), await self._upstream.time()
-        return await self._upstream.put(self._bucket, key, content, [_TYPE], expected=expected, signed_at=signed_at)
+        return await self._upstream.put((self._bucket, key), content, [_TYPE], expected=expected, signed_at=signed_at)
 
     async def _profile(self) -> Profile:
         try:
@@ -111,7 +111,7 @@ class BucketStore:
         return page
 
     def _path(self, name: str) -> str:
-        return path(self._bucket, quote(self._prefix + name))
+        return path((self._bucket, quote(self._prefix + name)))
 
 
 def _unreachable(error: Unavailable) -> JournalUnusable:

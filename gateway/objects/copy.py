@@ -83,7 +83,7 @@ class Sources:
         return VerifiedBody(content, md5, hashlib.sha256(content).hexdigest())
 
     async def tags(self, source: CopySource) -> TextHeaders:
-        tags = await self._upstream.tagging(source.bucket, source.raw_key, source.version_id)
+        tags = await self._upstream.tagging((source.bucket, source.raw_key), source.version_id)
         return [("x-amz-tagging", urlencode(tags))] if tags else []
 
 
@@ -154,7 +154,7 @@ class Copies:
             number = first // size + 1
             span = (first, min(first + size, found.size) - 1)
             wanted = PartSource(source.bucket, source.key, found.etag, source.version_id, span)
-            copied = await self._upstream.upload_part_copy(*write.place, upload_id, number, wanted)
+            copied = await self._upstream.upload_part_copy(write.place, upload_id, number, wanted)
             if isinstance(copied, Uploaded):
                 await staging.touch(upload_id)
                 return Part(number, copied.etag)

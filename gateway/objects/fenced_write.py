@@ -67,7 +67,7 @@ from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import Mark
 from gateway.objects.store import bucket_profile
 from gateway.objects.store.bucket_profile import KEYS, Profile
-from gateway.objects.store.client import TextHeaders, path_of
+from gateway.objects.store.client import Place, TextHeaders, place_of
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, WriteAccepted
@@ -105,8 +105,8 @@ class FencedWrite:
     """The mark of an earlier attempt of the same call in the object's metadata; None if no attempt leaves one."""
 
     @property
-    def place(self) -> tuple[str, str]:
-        return self.announced.bucket, path_of(self.announced.key)
+    def place(self) -> Place:
+        return place_of(self.announced.bucket, self.announced.key)
 
     @property
     def fenced_by(self) -> Presented | None:
@@ -134,7 +134,7 @@ class FencedWrite:
         """Return the gateway's own metadata for the object: whose write it is, and of which call."""
         mark = str(self.announced.mark)
         token = str(self.announced.presented.token) if self.announced.presented else ""
-        own = upstream.own_metadata(*self.place, self.target.resource, token, mark, tombstone=tombstone)
+        own = upstream.own_metadata(self.place, self.target.resource, token, mark, tombstone=tombstone)
         return own if tombstone or self.evidence in (None, mark) else (*own, (Mark.INVOCATION, self.evidence))
 
     def with_body(self, size: int, sha256: str | None, captured: CapturedPayload | None = None) -> "FencedWrite":

@@ -91,7 +91,7 @@ class Staging:
     ) -> Staged:
         """Open an upload, and let ``store_parts`` store the parts of the upload with the id it is given."""
         headers = [*headers, *self._write.marks(self._upstream, tombstone=self._tombstone)]
-        started = await self._upstream.create_multipart(*self._place, headers)
+        started = await self._upstream.create_multipart(self._place, headers)
         if not isinstance(started, Started):
             raise store_failure(started)
         done = False
@@ -114,7 +114,7 @@ class Staging:
     async def abort(self, upload_id: str) -> None:
         """Abort the upload if possible. If the store does not confirm it, the database keeps it, for the sweeper."""
         with suppress(GatewayError):
-            answer = await self._upstream.abort_multipart(*self._place, upload_id)
+            answer = await self._upstream.abort_multipart(self._place, upload_id)
             if isinstance(answer, Applied | NotApplied):
                 await uploads.remove(self._database, self._write.upload_key(upload_id))
 
@@ -139,7 +139,7 @@ class Staging:
         parts: list[Part] = []
         async for body in bodies:
             number = len(parts) + 1
-            stored = await self._upstream.upload_part(*self._place, upload_id, number, body)
+            stored = await self._upstream.upload_part(self._place, upload_id, number, body)
             if not isinstance(stored, Uploaded):
                 raise store_failure(stored)
             parts.append(Part(number, stored.etag))

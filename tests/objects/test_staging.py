@@ -197,13 +197,13 @@ async def test_an_upload_is_gone_when_the_store_knows_no_parts_of_it(
 ) -> None:
     monkeypatch.setattr("gateway.objects.store.operations._PAUSES", (0.0, 0.01))
     async with Upstream(shared.settings()) as upstream:
-        started = await upstream.create_multipart("bucket", key)
+        started = await upstream.create_multipart(("bucket", key))
         assert isinstance(started, Started)
         listing = shared.double.fail(501, code="NotImplemented", operation="ListMultipartUploads", times=None)
         parts = shared.double.fail(403, operation="ListParts", times=None)
-        assert not await upstream.abandon_upload("bucket", key, started.upload_id), "no answer is no proof"
+        assert not await upstream.abandon_upload(("bucket", key), started.upload_id), "no answer is no proof"
         shared.double.faults.remove(parts)
-        assert await upstream.abandon_upload("bucket", key, started.upload_id)
+        assert await upstream.abandon_upload(("bucket", key), started.upload_id)
         shared.double.faults.remove(listing)
 
 

@@ -41,7 +41,7 @@ from gateway.objects.protocol.effects import (
 )
 from gateway.objects.s3.answers import Applied, NotSent, Unknown, WriteAnswer
 from gateway.objects.s3.xml import Part
-from gateway.objects.store.client import TextHeaders, path, path_of
+from gateway.objects.store.client import TextHeaders, path, place_of
 from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import IntentSettled, Observe, OutcomeLost, StepReached
@@ -161,7 +161,7 @@ class Runner:
             case Look("", _):
                 return await self._upstream.ask_time()
             case Look(bucket, key):
-                return await self._upstream.head(bucket, path_of(key))
+                return await self._upstream.head(place_of(bucket, key))
             case Begin():
                 return (await self._begin(effect)).under(self.duplicates)
             case Put():
@@ -171,11 +171,10 @@ class Runner:
             case Amend():
                 return await self._amend(effect, payload)
             case GiveUp(intent):
-                return await self._upstream.abandon_upload(intent.bucket, path_of(intent.key), intent.upload_id or "")
+                return await self._upstream.abandon_upload(place_of(intent.bucket, intent.key), intent.upload_id or "")
             case Delete(write, expected, signed_at):
-                return await self._upstream.delete(
-                    write.bucket, path_of(write.key), payload.headers, expected=expected, signed_at=signed_at
-                )
+                place = place_of(write.bucket, write.key)
+                return await self._upstream.delete(place, payload.headers, expected=expected, signed_at=signed_at)
             case Entomb():
                 return await self._entomb(effect)
             case Bump():
@@ -246,21 +245,14 @@ class Runner:
     async def _put(self, effect: Put, payload: OperationPayload) -> WriteAnswer:
         write = effect.write
         send = self._upstream.put if effect.form is UploadForm.PLAIN else self._upstream.put_in_parts
-        answer = await send(
-            write.bucket,
-            path_of(write.key),
-            payload.body,
-            payload.headers,
-            expected=effect.expected,
-            signed_at=effect.signed_at,
-        )
+        place = place_of(write.bucket, write.key)
+        answer = await send(place, payload.body, payload.headers, expected=effect.expected, signed_at=effect.signed_at)
         return self._note_lost(write, answer)
 
     async def _complete(self, effect: Complete, payload: OperationPayload) -> WriteAnswer:
         write = effect.write
         answer = await self._upstream.complete_multipart(
-            write.bucket,
-            path_of(write.key),
+            place_of(write.bucket, write.key),
             effect.upload_id,
             payload.parts,
             payload.headers,
@@ -275,7 +267,7 @@ class Runner:
         assert payload.method, "an amendment has nothing else to send"
         answer, reply = await self._upstream.exchange(
             payload.method,
-            path(write.bucket, path_of(write.key)),
+            path(place_of(write.bucket, write.key)),
             payload.query,
             payload.headers,
             payload.body,
@@ -300,10 +292,10 @@ class Runner:
         signed_at = effect.signed_at or await self._forbid_longer(
             owner.resource, owner.bucket, owner.key, effect.expected, entombs=True
         )
-        place = (owner.bucket, path_of(owner.key))
-        own = self._upstream.own_metadata(*place, owner.resource, token, str(write_id), tombstone=True)
+        place = place_of(owner.bucket, owner.key)
+        own = self._upstream.own_metadata(place, owner.resource, token, str(write_id), tombstone=True)
         return await self._upstream.put(
-            *place, tombstone_body(uuid4()), own, expected=effect.expected, signed_at=signed_at
+            place, tombstone_body(uuid4()), own, expected=effect.expected, signed_at=signed_at
         )
 
     async def _bump(self, effect: Bump) -> WriteAnswer:
@@ -311,10 +303,10 @@ class Runner:
         if not profile.can_bump:
             return NotSent("the store ignores the condition of a completed upload, so its objects cannot be bumped")
         sign = partial(self._forbid_longer, effect.resource, effect.bucket, effect.key, effect.etag)
-        place = (effect.bucket, path_of(effect.key))
-        answer = await bump(self._upstream, *place, effect.etag, effect.forbidden | effect.spent, sign)
+        place = place_of(effect.bucket, effect.key)
+        answer = await bump(self._upstream, place, effect.etag, effect.forbidden | effect.spent, sign)
         if answer == NO_FORM_LEFT and effect.spent:
-            return await bump(self._upstream, *place, effect.etag, effect.forbidden, sign)
+            return await bump(self._upstream, place, effect.etag, effect.forbidden, sign)
         return answer
 
     async def _await_turn(self, intent: Intent) -> bool:
