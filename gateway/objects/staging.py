@@ -18,12 +18,12 @@ from gateway.errors import GatewayError, OutcomeUnknown, SqlError, Unavailable
 from gateway.http.body import twice
 from gateway.objects.exchange import WriteBody
 from gateway.objects.fenced_write import FencedWrite
-from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Started, Unknown, Uploaded, store_refusal
+from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Started, Unknown, store_refusal
 from gateway.objects.s3.xml import Part, etag_of_parts
-from gateway.objects.store.client import BodyStream, TextHeaders, pieces_of
+from gateway.objects.store.client import BodyStream, RequestBody, TextHeaders, pieces_of
 from gateway.objects.store.operations import Failure, Upstream
 
-PartBodies: TypeAlias = AsyncGenerator[bytes | BodyStream, None]
+PartBodies: TypeAlias = AsyncGenerator[RequestBody, None]
 
 _MEBIBYTE = 1024 * 1024
 _LEAST = 5 * _MEBIBYTE  # S3's minimum for a part that is not the last
@@ -127,23 +127,16 @@ class Staging:
         self, incoming: WriteBody, headers: TextHeaders, cut: Callable[[AsyncGenerator[bytes, None]], PartBodies]
     ) -> Staged:
         async def store_parts(upload_id: str) -> tuple[Part, ...]:
-            async with (
-                aclosing(self._touching(upload_id, incoming.chunks())) as touching,
-                aclosing(cut(touching)) as bodies,
-            ):
-                return await self._store(upload_id, bodies)
+            async with aclosing(self._touching(upload_id, incoming.chunks())) as touching:
+                return await self._store(upload_id, cut(touching))
 
         return await self.stage_parts(headers, store_parts)
 
     async def _store(self, upload_id: str, bodies: PartBodies) -> tuple[Part, ...]:
-        parts: list[Part] = []
-        async for body in bodies:
-            number = len(parts) + 1
-            stored = await self._upstream.upload_part(self._place, upload_id, number, body)
-            if not isinstance(stored, Uploaded):
-                raise store_failure(stored)
-            parts.append(Part(number, stored.etag))
-        return tuple(parts)
+        parts = await self._upstream.upload_parts(self._place, upload_id, bodies)
+        if not isinstance(parts, tuple):
+            raise store_failure(parts)
+        return parts
 
     async def _touching(self, upload_id: str, body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         async with aclosing(body) as chunks:

@@ -143,7 +143,7 @@ class Upstream(StoreClient):
     ) -> WriteAnswer:
         """Put the object as a multipart upload of one part, which gives the same bytes another ETag than ``put``."""
 
-        async def whole() -> AsyncGenerator[bytes, None]:
+        async def whole() -> AsyncGenerator[RequestBody, None]:
             yield body
 
         async def sign() -> datetime:
@@ -157,7 +157,7 @@ class Upstream(StoreClient):
     async def put_pieces(
         self,
         place: Place,
-        pieces: AsyncGenerator[bytes, None],
+        pieces: AsyncGenerator[RequestBody, None],
         headers: TextHeaders,
         *,
         expected: str | None,
@@ -174,9 +174,9 @@ class Upstream(StoreClient):
             return _no_effect(started)
         answer: WriteAnswer = NotSent("the object could not be read to its end")
         with suppress(Unavailable):
-            parts = await self._upload(place, started.upload_id, pieces)
-            if not isinstance(parts, list):
-                answer = parts
+            parts = await self.upload_parts(place, started.upload_id, pieces)
+            if not isinstance(parts, tuple):
+                answer = _no_effect(parts)
             elif etag_of_parts(parts) in excluded:
                 answer = NotSent("parts of this size give a forbidden ETag")
             else:
@@ -187,17 +187,18 @@ class Upstream(StoreClient):
             await self.abort_multipart(place, started.upload_id)
         return answer
 
-    async def _upload(
-        self, place: Place, upload_id: str, pieces: AsyncGenerator[bytes, None]
-    ) -> list[Part] | Rejected | NotSent:
+    async def upload_parts(
+        self, place: Place, upload_id: str, pieces: AsyncGenerator[RequestBody, None]
+    ) -> tuple[Part, ...] | Failure:
+        """Store pieces as the parts of an upload, one after the other. An error of ``pieces`` is raised here."""
         parts: list[Part] = []
         async with aclosing(pieces):
             async for piece in pieces:
                 stored = await self.upload_part(place, upload_id, len(parts) + 1, piece)
                 if not isinstance(stored, Uploaded):
-                    return _no_effect(stored)
+                    return stored
                 parts.append(Part(len(parts) + 1, stored.etag))
-        return parts
+        return tuple(parts)
 
     async def delete(
         self, place: Place, headers: TextHeaders = (), *, expected: str, signed_at: datetime
