@@ -28,9 +28,6 @@ from gateway.objects.s3.xml import DeletedFacts, ObjectToDelete
 from gateway.objects.store.client import TextHeaders, query_of
 from gateway.objects.store.operations import Upstream
 
-MAX_DOCUMENT = 1024 * 1024
-"""Bytes of a document of tags, grants or the like. An annotation is the largest of them."""
-
 _SUBRESOURCES = frozenset({"acl", "annotation", "legal-hold", "retention", "tagging"})
 # Errors that a GetObject gets too. They do not tell whether the store has understood the subresource.
 _ERRORS_OF_READS = frozenset(

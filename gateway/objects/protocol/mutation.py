@@ -130,7 +130,7 @@ def _fenced(
         looks = True
         begun: Begun = yield Begin(write, looked, outcomes, over, calm)
         over = ()
-        if begun.signed_at is not None:
+        if begun.signed_at is not None:  # it is announced
             if (outcome := (yield from _mutated(write, condition, mutate, begun, begun.signed_at))) is not None:
                 return outcome
         elif begun.pending:

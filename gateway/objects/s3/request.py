@@ -431,10 +431,15 @@ def _hoisted(parameters: Pairs) -> Pairs:
         name = given.lower()
         if name in found:
             raise StoreError("InvalidArgument", 400, f"The query parameter {name[:64]!a} stands twice.")
-        if not _HEADER_NAME.fullmatch(name) or _CONTROL.search(value):
+        if not can_be_header(name, value):
             raise StoreError("InvalidArgument", 400, f"The query parameter {name[:64]!a} cannot be a header.")
         found[name] = value.strip()
     return tuple(found.items())
+
+
+def can_be_header(name: str, value: str) -> bool:
+    """Return whether a parameter or a field has only characters that a header can have. ``name`` is in lower case."""
+    return _HEADER_NAME.fullmatch(name) is not None and _CONTROL.search(value) is None
 
 
 def _check_values(operation: Operation, parameters: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
-from gateway.objects.s3 import xml
+from gateway.objects.s3 import listing_pages
 from gateway.objects.s3.answers import (
     Applied,
     Found,
@@ -174,10 +174,11 @@ class ScratchKeys:
         for prefix in (self._prefix, f"/{self._prefix}"):
             query = query_of({"versions": "", "prefix": prefix})
             async with await self._upstream.send("GET", f"/{self._bucket}", query) as response:
-                listed = xml.read_versions(await response.read(_MAX_LISTING))
+                page = listing_pages.read(await response.read(_MAX_LISTING))
             async with asyncio.TaskGroup() as group:
-                for key, version_id in listed:
-                    group.create_task(self._remove(path_of(key), query_of({"versionId": version_id})))
+                for entry in () if page is None else page.entries:
+                    if version_id := entry.text("VersionId"):
+                        group.create_task(self._remove(path_of(entry.name), query_of({"versionId": version_id})))
 
     async def _put(self, key: str, body: bytes, expected: str | None) -> Contender:
         write_id = uuid4().hex
