@@ -185,20 +185,11 @@ class FencedWrites:
         authorised = exchange.authorised
         if authorised is None or authorised[0] != key:  # the key of a form, or one of several
             authorised = key, await self._authorise(exchange, request.bucket, key)
-        lacking = authorised[1]
         target = self.resources.target(request.bucket, key, request.fencing.resource)
         writer = _writer(exchange, target.resource, opened)
         if writer.token is None and target.mode is Enforcement.ENFORCE:
             raise TokenRequired(f"{request.operation} on {target.resource} carries no fencing token.")
-        objections = []
-        if lacking is not None:
-            objections.append(Objection(Denied.code, lacking))
-        if writer.token is None:
-            objections.append(Objection(TokenRequired.code))
-        if target.too_long:
-            objections.append(Objection(ResourceMalformed.code))
-        elif request.fencing.resource not in (None, target.resource):
-            objections.append(Objection(ResourceMismatch.code))
+        objections = tuple(_objections(target, writer, authorised[1]))
         write_id = write_id or uuid4()
         presented = None
         if writer.token is not None and not objections:
@@ -210,7 +201,7 @@ class FencedWrites:
         attempt = replace(exchange.attempt(), token=writer.token, holder=writer.holder, rule=target.rule)
         evidence = evidence_of(exchange, mark)
         return await self._apply_policy(
-            FencedWrite(exchange, target, announced, attempt, tuple(objections), capture_start, evidence)
+            FencedWrite(exchange, target, announced, attempt, objections, capture_start, evidence)
         )
 
     async def _apply_policy(self, write: FencedWrite) -> FencedWrite:
@@ -376,6 +367,18 @@ def _writer(exchange: Exchange, resource: str, opened: RecordedUpload | None) ->
         sequencers = () if opened.sequencer is None else (opened.sequencer,)
         return FencingHeaders(opened.token, given.resource, given.holder or opened.holder, sequencers=sequencers)
     return given
+
+
+def _objections(target: ObjectTarget, writer: FencingHeaders, missing: MissingGrant | None) -> Iterator[Objection]:
+    """Yield why an enforcing rule would refuse a write before it asks the fence."""
+    if missing is not None:
+        yield Objection(Denied.code, missing)
+    if writer.token is None:
+        yield Objection(TokenRequired.code)
+    if target.too_long:
+        yield Objection(ResourceMalformed.code)
+    elif writer.resource not in (None, target.resource):
+        yield Objection(ResourceMismatch.code)
 
 
 def _denied(message: str) -> StoreError:

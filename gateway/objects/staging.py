@@ -67,9 +67,8 @@ class Staging:
     async def stage(self, incoming: WriteBody, headers: TextHeaders) -> Staged:
         """Stage a body, each part as it arrives. ``headers`` are those of the object it will be.
 
-        The checksum of a whole body is verified here and not sent on: S3 takes those of parts only. Where the end of
-        the body alone tells its length, each part is in memory until it is stored. So its size must not grow with the
-        body.
+        The checksum of a whole body is verified here and not sent on: S3 takes those of parts only. If the end of the
+        body alone tells its length, each part is in memory until it is stored. So its size must not grow with the body.
         """
         write_id = self._write.announced.write_id
         if incoming.exact:

@@ -122,7 +122,7 @@ def _fenced(
     for attempt in range(write.attempt, write.attempt + ATTEMPTS):
         write = replace(write, attempt=attempt)
         looked: KnownObject | None = None
-        if looks:
+        if looks:  # after the first attempt, always
             seen = yield from _look(write)
             if isinstance(seen, NotDone | StoreRefused):
                 return seen
@@ -133,14 +133,14 @@ def _fenced(
         if begun.signed_at is not None:  # it is announced
             if (outcome := (yield from _mutated(write, condition, mutate, begun, begun.signed_at))) is not None:
                 return outcome
-        elif begun.pending:
+        elif begun.pending:  # announced once these are out of the way
             cleared = yield from _clear(write, begun, looked, displaces=displaces)
             if isinstance(cleared, NotDone):
                 return cleared
             over = cleared
         elif (ended := _ended(write, begun, as_upload)) is not None:
             return ended
-        else:
+        else:  # no form is left for an upload: announced all the same
             calm = calm and begun.calm
     return NotDone("the object keeps changing")
 

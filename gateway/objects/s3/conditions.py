@@ -1,7 +1,7 @@
 """The conditions that clients set: on the object they write, and on the source of a copy.
 
-The gateway evaluates the condition of a write itself and never forwards it, because S3 takes one condition. Those of
-reads and on the source of a copy go to the store.
+The gateway evaluates the condition of a write itself and never forwards it, because S3 takes one condition. The
+conditions of reads, and on the source of a copy, go to the store.
 """
 
 import re
