@@ -30,7 +30,7 @@ _RAISE = load("fences")["raise"]
 
 
 def statement(asked: Begin) -> str:
-    """Return the statement of a begin. Those of one statement may share a round trip."""
+    """Return the statement of a begin. Begins with one statement may share a round trip."""
     return _SQL["begin" if asked.looked is None else "begin_looked"]
 
 
