@@ -241,8 +241,7 @@ class Database:
         await self._searching.close()
 
     async def now(self) -> datetime:
-        row = await self.fetchrow("SELECT now() AS now")
-        assert row is not None
+        (row,) = await self.fetch("SELECT now() AS now")
         moment: datetime = row["now"]
         return moment
 
@@ -311,8 +310,7 @@ class Database:
         """
 
         async def fetchrow(session: Session, sql: str, *arguments: object) -> Record:
-            row = await session.fetchrow(sql, *arguments)
-            assert row is not None
+            (row,) = await session.fetch(sql, *arguments)
             return row
 
         return await self._claim_by(fetchrow, sql, arguments, claims, self._sessions, objects=objects)

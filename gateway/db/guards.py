@@ -64,8 +64,7 @@ class InstalledGuard:
 
 async def read_own_role(database: Database) -> Role:
     """Return the login role of this session."""
-    row = await database.fetchrow(_SQL["session"])
-    assert row is not None
+    (row,) = await database.fetch(_SQL["session"])
     return Role(row["role"], row["superuser"])
 
 

@@ -165,8 +165,7 @@ class Finish:
 
 async def finish(database: Database, asked: Finish) -> bool:
     """Forget the intent. Return False if it is being settled, or was settled and is gone."""
-    row = await database.fetchrow_write(_SQL["finish"], *asked.values())
-    assert row is not None
+    (row,) = await database.fetch_write(_SQL["finish"], *asked.values())
     return bool(row["undisturbed"])
 
 
@@ -208,7 +207,7 @@ async def forbid(database: Database, intent: Intent, store_time: datetime | None
 
     Durable when this returns. ``store_time``: as of ``begin``.
     """
-    row = await database.fetchrow_write(
+    (row,) = await database.fetch_write(
         _SQL["forbid"],
         intent.resource,
         intent.bucket,
@@ -219,7 +218,6 @@ async def forbid(database: Database, intent: Intent, store_time: datetime | None
         intent.dead_at,
         store_time,
     )
-    assert row is not None
     return ForbiddenETags(frozenset(row["etags"]), frozenset(row["spent"]))
 
 

@@ -89,8 +89,7 @@ async def release(
 
 
 async def withdraw(database: Database, resource: str, holder: str, caller: str, request: str) -> QueueTurn:
-    row = await database.fetchrow_write(_SQL["withdraw"], resource, holder, caller, request)
-    assert row is not None
+    (row,) = await database.fetch_write(_SQL["withdraw"], resource, holder, caller, request)
     return _turn(resource, row)
 
 
@@ -108,8 +107,7 @@ async def break_lock(
     database: Database, resource: str, expected: Token, caller: str, reason: str
 ) -> tuple[int, QueueTurn]:
     """End every lease with exactly this token, on record; how many there were."""
-    row = await database.fetchrow_write(_SQL["break"], resource, expected.epoch, expected.value, caller, reason)
-    assert row is not None
+    (row,) = await database.fetch_write(_SQL["break"], resource, expected.epoch, expected.value, caller, reason)
     return row["broken"], _turn(resource, row)
 
 
@@ -124,8 +122,7 @@ async def send_heartbeat(database: Database, attendant: UUID, attended: float) -
 
     Return the tickets of its waiters that are in queues, and locks that need a look.
     """
-    row = await database.fetchrow_write(_SQL["attend"], attendant, attended)
-    assert row is not None
+    (row,) = await database.fetch_write(_SQL["attend"], attendant, attended)
     return frozenset(row["waiting"]), row["due"]
 
 

@@ -85,8 +85,7 @@ class CarryCount:
 
 async def count_carried(database: Database, mapping: str, *arguments: object) -> CarryCount:
     """Count the fences that a mapping carries over. ``mapping``: SQL that yields ``old`` and ``new`` names."""
-    row = await database.fetchrow(_SQL["count"].format(mapping=mapping), *arguments)
-    assert row is not None
+    (row,) = await database.fetch(_SQL["count"].format(mapping=mapping), *arguments)
     return CarryCount(row["carried"], row["collisions"], row["too_long"], row["epoch"])
 
 
@@ -110,8 +109,7 @@ class OldNames:
 
 async def old_names(database: Database, patterns: Sequence[str]) -> OldNames:
     """Count the fences and locks whose names match one of these regular expressions."""
-    row = await database.fetchrow(_SQL["old_names"], list(patterns))
-    assert row is not None
+    (row,) = await database.fetch(_SQL["old_names"], list(patterns))
     return OldNames(row["total"], row["epoch"])
 
 

@@ -30,15 +30,13 @@ async def list_alarms(database: Database) -> list[ActiveAlarm]:
 
 async def read_standing(database: Database) -> Standing:
     """Return the work under way, and the end of the record. Raises ``Unavailable``."""
-    row = await database.fetchrow(_SQL["standing"], MOST_COUNTED, LEFT_BEHIND.total_seconds())
-    assert row is not None
+    (row,) = await database.fetch(_SQL["standing"], MOST_COUNTED, LEFT_BEHIND.total_seconds())
     return Standing(**row)
 
 
 async def read_record_end(database: Database) -> RecordPosition:
     """Return the end of the record."""
-    row = await database.fetchrow(_SQL["head"])
-    assert row is not None
+    (row,) = await database.fetch(_SQL["head"])
     return RecordPosition(row["position"], row["day"])
 
 

@@ -32,8 +32,7 @@ async def enter(session: Session, owner: Owner) -> None:
     It shares a lock with all others that were let in. So a change of the rules finds each of them, and ends it.
     """
     with translated(Unavailable):
-        row = await session.fetchrow(_SQL["enter"])
-    assert row is not None
+        (row,) = await session.fetch(_SQL["enter"])
     check_share(owner, row["name"], row["share"], changing=row["changing"], put_back=row["put_back"])
     if not row["entered"]:
         raise OwnershipDiffers.in_progress(owner.name)
@@ -46,8 +45,7 @@ async def compare(database: Database, owner: Owner) -> None:
 
 async def read(database: Database) -> Registered:
     """Return what a database says of itself."""
-    row = await database.fetchrow(_SQL["read"])
-    assert row is not None
+    (row,) = await database.fetch(_SQL["read"])
     rules = None if row["rules"] is None else json.dumps(json.loads(row["rules"]), sort_keys=True)
     return Registered(
         *(row["name"], row["share"], rules, row["number"], row["fleet"], row["following"]),

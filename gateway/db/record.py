@@ -43,8 +43,7 @@ async def seal(database: Database, limit: int = BATCH) -> int:
     """
     newest = None
     while True:
-        row = await database.fetchrow_write(_SQL["seal"], limit, True)  # noqa: FBT003 - an argument of SQL
-        assert row is not None
+        (row,) = await database.fetch_write(_SQL["seal"], limit, True)  # noqa: FBT003 - an argument of SQL
         if row["sealed"] < limit:
             return int(row["position"])
         left = await database.fetchrow(_SQL["left"])
@@ -56,16 +55,14 @@ async def seal(database: Database, limit: int = BATCH) -> int:
 
 async def seal_some(database: Database, limit: int = BATCH) -> int | None:
     """Seal about ``limit`` entries; return how many. None if another gateway is sealing."""
-    row = await database.fetchrow_write(_SQL["seal"], limit, False)  # noqa: FBT003 - an argument of SQL
-    assert row is not None
+    (row,) = await database.fetch_write(_SQL["seal"], limit, False)  # noqa: FBT003 - an argument of SQL
     sealed: int | None = row["sealed"]
     return sealed
 
 
 async def read_head(database: Database) -> RecordHead:
     """Return the end of the record as it is, without sealing."""
-    row = await database.fetchrow(_SQL["head"])
-    assert row is not None
+    (row,) = await database.fetch(_SQL["head"])
     return RecordHead(row["position"], row["hash"])
 
 
@@ -74,11 +71,10 @@ async def record_event(executor: Database | Transaction, happening: RecordedEven
 
     With a ``Database`` it is durable when this returns; with a ``Transaction`` it becomes so with its commit.
     """
-    execute = executor.fetchrow_write if isinstance(executor, Database) else executor.fetchrow
+    execute = executor.fetch_write if isinstance(executor, Database) else executor.fetch
     one, details = happening, None if happening.details is None else json.dumps(happening.details)
     about = (one.kind, one.plane, one.rule, one.resource, one.reason, *pair(one.token))
-    row = await execute(_SQL["put"], *about, one.holder, one.caller, one.request_id, *_met(one.fence), details)
-    assert row is not None
+    (row,) = await execute(_SQL["put"], *about, one.holder, one.caller, one.request_id, *_met(one.fence), details)
     return row["id"], row["at"]
 
 
@@ -87,8 +83,7 @@ async def prepare_partitions(database: Database, ahead: int, most: int) -> int:
 
     Raises ``SqlError`` where the record is in use in a way that others would have to wait.
     """
-    row = await database.fetchrow_write(_SQL["prepare_partitions"], ahead, most)
-    assert row is not None
+    (row,) = await database.fetch_write(_SQL["prepare_partitions"], ahead, most)
     return int(row["made"])
 
 
@@ -98,8 +93,7 @@ async def drop_partition(database: Database, keep: int) -> date | None:
     Return None if there is none. Raise ``SqlError`` if the record is in use in a way that would make others wait, or if
     fewer than seven days would be kept.
     """
-    row = await database.fetchrow_write(_SQL["drop_partition"], keep)
-    assert row is not None
+    (row,) = await database.fetch_write(_SQL["drop_partition"], keep)
     last_day: date | None = row["last_day"]
     return last_day
 
@@ -166,8 +160,7 @@ class RecordSpan:
 
 async def read_span(executor: Database | Transaction, after: RecordPosition, most: int) -> RecordSpan:
     """Return the record after a place, at most so many entries. It may be empty, and ends where it begins then."""
-    row = await executor.fetchrow(_SQL["span"], after.day, after.position, most)
-    assert row is not None
+    (row,) = await executor.fetch(_SQL["span"], after.day, after.position, most)
     if row["first"] is None:
         return RecordSpan(RecordPosition(row["head"], row["head_day"]), row["head"] - after.position, whole=True)
     end = RecordPosition(row["last"], row["day"])
@@ -316,6 +309,5 @@ async def read_payload(database: Database, entry: UUID) -> RejectedPayload | Non
 
 async def drop_payloads(database: Database, days: int, limit: int) -> int:
     """Drop at most ``limit`` that are older than so many days (never younger than a week); how many are gone."""
-    row = await database.fetchrow_write(_REFUSALS["drop"], days, limit)
-    assert row is not None
+    (row,) = await database.fetch_write(_REFUSALS["drop"], days, limit)
     return int(row["gone"])

@@ -267,8 +267,7 @@ async def server_facts(database: Database) -> Server:
     """Return facts of the server. Raise ``Unavailable`` if it cannot be reached, ``SqlError`` if it refuses the
     session.
     """
-    row = await database.fetchrow(_SQL["server"])
-    assert row is not None
+    (row,) = await database.fetch(_SQL["server"])
     return Server(**dict(row))
 
 

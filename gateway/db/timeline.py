@@ -94,8 +94,7 @@ async def count_counted(
 
 async def count_pending(database: Database, resource: str) -> tuple[int, datetime | None]:
     """How many object writes are under way, and since when the oldest."""
-    row = await database.fetchrow(_SQL["pending"], resource)
-    assert row is not None
+    (row,) = await database.fetch(_SQL["pending"], resource)
     return row["count"], row["oldest"]
 
 

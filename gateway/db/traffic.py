@@ -102,8 +102,7 @@ async def read_rules(database: Database, since: datetime, until: datetime) -> li
 
 async def forget(database: Database, days: int, limit: int) -> int:
     """Remove at most ``limit`` rows that are older than so many days; how many are gone."""
-    row = await database.fetchrow_write(_SQL["forget"], days, limit)
-    assert row is not None
+    (row,) = await database.fetch_write(_SQL["forget"], days, limit)
     return int(row["gone"])
 
 

@@ -58,8 +58,7 @@ async def record_opened(database: Database, upload: RecordedUpload) -> None:
 
 async def peek(database: Database, place: UploadKey) -> tuple[Fence | None, RecordedUpload | None]:
     """Read the fence of the resource and the upload without a lock; None for an upload of another client."""
-    row = await database.fetchrow(_SQL["peek"], *_key(place))
-    assert row is not None
+    (row,) = await database.fetch(_SQL["peek"], *_key(place))
     fence, upload = row["fence"], row["upload"]
     return (
         None if fence is None or fence["resource"] is None else fence_from_row(fence),

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID, uuid4
 
+from gateway.bounded import Bounded
 from gateway.journal import format as encoding
 from gateway.journal.contents import (
     FENCES,
@@ -101,7 +102,7 @@ class Archive:
         self.installation: UUID | None = None
         self._store = store
         # Segments never change, so one that was written or read here need not be read again.
-        self._known: dict[str, Segment] = {}
+        self._known: Bounded[str, Segment] = Bounded(_KNOWN)
 
     async def marker(self) -> StoredMarker:
         """Return the marker as it is now."""
@@ -126,7 +127,7 @@ class Archive:
             found = await self._store.read(segment.name)
             if found is None or found[0] != content:
                 raise Flaw(Problem.UNWRITABLE, "has been written by another process", segment.name).error()
-        self._keep(segment)
+        self._known.remember(segment.name, segment)
 
     async def read(self, noted: int, now: datetime, *, whole: bool = False, salvage: bool = False) -> Contents | Flaw:
         """Return the raises that a database with this noted snapshot may lack. ``whole``, ``salvage``: as in the
@@ -286,15 +287,10 @@ class Archive:
                 raise _Vanished
             segment = encoding.read_segment(found[0], name, self.installation)
             if isinstance(segment, Segment):
-                self._keep(segment)
+                self._known.remember(name, segment)
             return segment
 
         return list(await asyncio.gather(*(one(name) for name in names)))
-
-    def _keep(self, segment: Segment) -> None:
-        if len(self._known) >= _KNOWN:
-            self._known.clear()
-        self._known[segment.name] = segment
 
     # Compaction ---------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 from gateway.batching import Lane
+from gateway.bounded import Bounded
 from gateway.errors import JournalUnusable
 from gateway.journal.archive import Archive, Store, StoredMarker
 from gateway.journal.contents import MARKER, Contents, Entry, Flaw, Keeping, Problem, Segment, Snapshot, merge
@@ -74,7 +75,7 @@ class Journal:
         self._position = 0
         self._position_at: datetime | None = None
         self._noted_position = 0
-        self._announced: dict[str, datetime] = {}
+        self._announced: Bounded[str, datetime] = Bounded(MOST_ANNOUNCED)
         self.made: Marker | None = None
         """The last marker that this process has made."""
         self._pending: dict[str, Entry] = {}
@@ -205,9 +206,7 @@ class Journal:
     def _note_announced(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             if entry.objects is not None:
-                if len(self._announced) >= MOST_ANNOUNCED:
-                    self._announced.clear()
-                self._announced[entry.resource] = entry.objects
+                self._announced.remember(entry.resource, entry.objects)
 
     # Openings -----------------------------------------------------------------------------------------------------
 

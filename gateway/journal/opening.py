@@ -46,8 +46,7 @@ async def ask(session: "Session | Database | Transaction") -> Server:
     start before its database, and may run while it is migrated.
     """
     with translated(Unavailable):
-        row = await session.fetchrow(_SQL["ask"])
-    assert row is not None
+        (row,) = await session.fetch(_SQL["ask"])
     if (row["revision"] or "") < newest():
         raise DatabaseClosed(
             f"The fencing schema is at {row['revision']}; this version of the gateway needs {newest()}.",
@@ -92,8 +91,7 @@ class LastOpening:
 
 async def read_opening(database: Database) -> LastOpening:
     """Return the last opening, for people."""
-    row = await database.fetchrow(_SQL["last"])
-    assert row is not None
+    (row,) = await database.fetch(_SQL["last"])
     return LastOpening(row["mode"], row["term"], row["opened_at"], row["snapshot"])
 
 
