@@ -9,13 +9,14 @@ from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 from gateway import wiring
-from gateway.changes.orders import CarryOver, Close, FindPending, NamingEffect, Settle, carry_out, change_naming
+from gateway.changes.orders import CarryOver, Close, FindPending, NamingEffect, Settle, change_naming
 from gateway.config import Config
 from gateway.db import catalog, guards
 from gateway.db import naming as registry
 from gateway.db.database import Database
 from gateway.db.naming import Carry, CarryCount
 from gateway.db.ownership import OWNERSHIP
+from gateway.driver import drive
 from gateway.errors import ConfigurationError, GatewayError, ResourceUnderivable, Unavailable
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import Intent
@@ -384,7 +385,7 @@ class NamingChanges:
                     await target.carry_over(self._database, planned.new_epoch if new_locks else None)
             return None
 
-        await carry_out(change_naming(), perform)
+        await drive(change_naming(), perform)
         return planned
 
     async def _plan(self, target: Change) -> PlannedChange:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,6 +15,7 @@ from gateway.batching import Lane
 from gateway.db import ownership
 from gateway.db.database import CommitClaims, Secured
 from gateway.db.pool import UNSECURED, Session
+from gateway.driver import drive
 from gateway.errors import DatabaseClosed, GatewayError, RaiseUnsecured, SqlError, Unavailable
 from gateway.fencing.ownership import Owner
 from gateway.fencing.token import Token
@@ -286,7 +287,7 @@ class Runner:
         again = again or (accept_loss and self._mode is Mode.OFF)
         steps = protocol.open_database(self._mode, again=again, accept_loss=accept_loss)
         opening = _Opening(self._database, self._journal)
-        outcome = await _driven(steps, opening.perform)
+        outcome = await drive(steps, opening.perform)
         if isinstance(outcome, Flaw):
             raise _refusal(outcome)
         assert isinstance(outcome, Opening)
@@ -329,7 +330,7 @@ class Runner:
         async with journal.flushing() as (entries, term):
             if not entries:
                 await journal.note_position()
-            elif await _driven(protocol.flush(self._mode, entries, term), self._perform_flush):
+            elif await drive(protocol.flush(self._mode, entries, term), self._perform_flush):
                 await self.open(again=True)
 
     @asynccontextmanager
@@ -383,7 +384,7 @@ class Runner:
                 case _:
                     assert_never(effect)
 
-        return await _driven(steps, perform)
+        return await drive(steps, perform)
 
     async def _perform_flush(self, effect: protocol.FlushEffect) -> Any:
         match effect:
@@ -416,19 +417,6 @@ def _refusal(flaw: Flaw) -> Unavailable:
 
 def _seconds() -> float:
     return asyncio.get_running_loop().time()
-
-
-async def _driven(steps: Generator[Any, Any, Any], perform: Callable[[Any], Awaitable[Any]]) -> Any:
-    answer: Any = None
-    try:
-        while True:
-            try:
-                effect = steps.send(answer)
-            except StopIteration as end:
-                return end.value
-            answer = await perform(effect)
-    finally:
-        steps.close()
 
 
 class _Opening:

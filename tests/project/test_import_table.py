@@ -25,6 +25,7 @@ TABLE: dict[str, str] = {
     "background": "observe.events",
     "batching": "",
     "bounded": "",
+    "driver": "",
     "budget": "bounded fencing.record",
     "http": "auth.principal bounded observe.events observe.repeats observe.stages budget fencing.record",
     "config": "fencing text auth.principal auth.grants journal.contents journal.protocol webhooks.messages",
@@ -46,10 +47,10 @@ TABLE: dict[str, str] = {
     # The object plane.
     "objects.s3": "fencing",
     "objects.store": "fencing auth config journal.evidence observe objects.s3",
-    "objects.protocol": "batching fencing db observe objects.s3 objects.store objects.bypass objects.key_rules",
+    "objects.protocol": "batching driver fencing db observe objects.s3 objects.store objects.bypass objects.key_rules",
     "objects": "fencing token_admission auth background http db observe record objects budget findings",
     # The other parts of a gateway.
-    "journal": "fencing background batching bounded db observe objects.s3 objects.store",
+    "journal": "fencing background batching bounded driver db observe objects.s3 objects.store",
     "leases": "fencing background batching db observe",
     "webhooks": "fencing background db observe",
     "targets": "fencing auth.grants config db objects tables.catalog",
@@ -66,7 +67,7 @@ TABLE: dict[str, str] = {
     "routing": "fencing api http objects.s3.addressing part budget web",
     "app": "fencing api auth.issuers config journal.opening guard.watching http journal.protocol objects observe "
     "part reloading routing budget web wiring workers",
-    "changes": "fencing config db journal.protocol objects tables wiring",
+    "changes": "fencing config db driver journal.protocol objects tables wiring",
     "serving": "config db http.connection http.crowd http.server",
     "doctor": "fencing auth config db guard journal.contents journal.opening journal.protocol objects "
     "tables.catalog tables.side_effects tables.sql targets wiring changes findings",
