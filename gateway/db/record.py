@@ -46,8 +46,7 @@ async def seal(database: Database, limit: int = BATCH) -> int:
         (row,) = await database.fetch_write(_SQL["seal"], limit, True)  # noqa: FBT003 - an argument of SQL
         if row["sealed"] < limit:
             return int(row["position"])
-        left = await database.fetchrow(_SQL["left"])
-        assert left is not None
+        (left,) = await database.fetch(_SQL["left"])
         newest = left["newest"] if newest is None else newest
         if newest is None or left["oldest"] is None or left["oldest"] > newest:
             return int(row["position"])

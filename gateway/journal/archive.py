@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID, uuid4
 
+from gateway.background import at_a_time
 from gateway.bounded import Bounded
 from gateway.journal import format as encoding
 from gateway.journal.contents import (
@@ -276,13 +277,10 @@ class Archive:
         return await asyncio.to_thread(encoding.read_fences, found[0], name, self.installation)
 
     async def _segments(self, names: Iterable[str]) -> list[Segment | Flaw]:
-        gate = asyncio.Semaphore(_AT_A_TIME)
-
         async def one(name: str) -> Segment | Flaw:
             if (known := self._known.get(name)) is not None:
                 return known
-            async with gate:
-                found = await self._store.read(name)
+            found = await self._store.read(name)
             if found is None:
                 raise _Vanished
             segment = encoding.read_segment(found[0], name, self.installation)
@@ -290,7 +288,7 @@ class Archive:
                 self._known.remember(name, segment)
             return segment
 
-        return list(await asyncio.gather(*(one(name) for name in names)))
+        return await at_a_time(_AT_A_TIME, one, names)
 
     # Compaction ---------------------------------------------------------------------------------------------------
 
@@ -322,14 +320,12 @@ class Archive:
 
     async def _remove_covered(self, before: Snapshot, listing: _Listing) -> None:
         """Remove what neither the new snapshot nor the one before needs."""
-        gate = asyncio.Semaphore(_AT_A_TIME)
         old = [name for name in listing.segments if name in before.covers]
         old += [snapshot_name(number) for number in listing.snapshots if number < before.number]
         old += [name for name in await self._store.names(FENCES) if number_of(name) < before.number]
 
         async def one(name: str) -> None:
-            async with gate:
-                await self._store.remove(name)
+            await self._store.remove(name)
             self._known.pop(name, None)
 
-        await asyncio.gather(*(one(name) for name in old))
+        await at_a_time(_AT_A_TIME, one, old)

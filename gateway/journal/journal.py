@@ -5,11 +5,12 @@ Raises that come together share one append and one look at the marker: two reque
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
+from gateway.background import wait_until
 from gateway.batching import Lane
 from gateway.bounded import Bounded
 from gateway.errors import JournalUnusable
@@ -265,10 +266,8 @@ class Journal:
     async def wait_until_due(self) -> None:
         """Wait until a snapshot may be due: after many segments of this process, or of all of them."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(COMPACT_INTERVAL):
-                    await self._due.wait()
-            if self._due.is_set() or (self._appended and await self._archive.uncovered() >= self._compact_after):
+            is_due = await wait_until(self._due, COMPACT_INTERVAL)
+            if is_due or (self._appended and await self._archive.uncovered() >= self._compact_after):
                 self._due.clear()
                 return
 

@@ -59,9 +59,9 @@ TABLE: dict[str, str] = {
     "web": "fencing api auth config db http record budget text timeline findings journal.contents",
     # Assembling and running a gateway.
     "wiring": "fencing token_admission api auth config db journal leases objects observe tables webhooks",
-    "reloading": "fencing config observe",
+    "reloading": "fencing background config observe",
     "service_manager": "",
-    "workers": "config http.crowd http.server observe service_manager",
+    "workers": "background config http.crowd http.server observe service_manager",
     "part": "fencing token_admission api auth background config db guard.watching http journal.opening leases objects "
     "observe record budget tables web webhooks wiring",
     "routing": "fencing api http objects.s3.addressing part budget web",
@@ -72,8 +72,8 @@ TABLE: dict[str, str] = {
     "doctor": "fencing auth config db guard journal.contents journal.opening journal.protocol objects "
     "tables.catalog tables.side_effects tables.sql targets wiring changes findings",
     "demo": "fencing app auth.grants config db guard serving",
-    "commands": "fencing app auth client config db.database db.traffic doctor guard observe http.crowd http.server "
-    "reloading serving service_manager targets text wiring workers changes findings",
+    "commands": "fencing app auth background client config db.database db.traffic doctor guard observe http.crowd "
+    "http.server reloading serving service_manager targets text wiring workers changes findings",
     "client": "fencing",
     "cli": "app changes commands config db demo doctor findings journal.rows serving text",
     "__main__": "cli",
