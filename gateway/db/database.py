@@ -301,20 +301,6 @@ class Database:
         """
         return await self._alone(asyncpg.Connection.fetchrow, OutcomeUnknown, sql, arguments)
 
-    async def fetchrow_claim(
-        self, sql: str, *arguments: object, claims: Callable[[Record], Claims], objects: bool = False
-    ) -> Record:
-        """Return the first row of one autocommitted statement that may raise fences. Raise what ``run`` raises.
-
-        ``claims``: what the fences carry, by that row. ``objects``: it announces an object write.
-        """
-
-        async def fetchrow(session: Session, sql: str, *arguments: object) -> Record:
-            (row,) = await session.fetch(sql, *arguments)
-            return row
-
-        return await self._claim_by(fetchrow, sql, arguments, claims, self._sessions, objects=objects)
-
     async def fetchmany_claim(
         self,
         sql: str,
@@ -322,14 +308,14 @@ class Database:
         claims: Callable[[list[Record]], Claims],
         *,
         objects: bool = False,
+        patient: bool = False,
     ) -> list[Record]:
         """Do what ``fetchmany_write`` does for statements that may raise fences. Raise what ``run`` raises.
 
-        ``claims``: what the fences carry, by all rows. ``objects``: as of ``fetchrow_claim``.
+        ``claims``: what the fences carry, by all rows. ``objects``: they announce object writes.
         """
-        return await self._claim_by(
-            asyncpg.Connection.fetchmany, sql, (arguments,), claims, self._shared, objects=objects
-        )
+        sessions = self._sessions if patient else self._shared
+        return await self._claim_by(asyncpg.Connection.fetchmany, sql, (arguments,), claims, sessions, objects=objects)
 
     async def _claim_by(
         self,

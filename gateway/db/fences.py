@@ -189,13 +189,12 @@ async def bump_epoch(database: Database, resource: str, expected: Token, caller:
     Raises ``OutcomeUnknown`` where the database was lost under way.
     """
 
-    def claims(row: Record) -> Claims:
-        done = BumpOutcome(row["outcome"]) is BumpOutcome.DONE
-        return [(resource, Token(row["fence"]["epoch"], row["fence"]["value"]))] if done else []
+    def claims(rows: Sequence[Record]) -> Claims:
+        fences = (row["fence"] for row in rows if BumpOutcome(row["outcome"]) is BumpOutcome.DONE)
+        return [(resource, Token(fence["epoch"], fence["value"])) for fence in fences]
 
-    row = await database.fetchrow_claim(
-        _SQL["bump"], resource, expected.epoch, expected.value, caller, reason, claims=claims
-    )
+    asked = (resource, expected.epoch, expected.value, caller, reason)
+    (row,) = await database.fetchmany_claim(_SQL["bump"], [asked], claims, patient=True)
     fence = row["fence"]
     known = fence is not None and fence["resource"] is not None
     return BumpResult(BumpOutcome(row["outcome"]), fence_from_row(fence) if known else None, row["ended"])

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from uuid import UUID
 
 from gateway.db.database import Claims, Database, Record, Transaction
@@ -115,24 +114,18 @@ class Begin:
         )
 
 
-async def begin(database: Database, asked: Begin) -> Begun:
-    """Claim and announce in one transaction.
+async def begin(database: Database, asked: Sequence[Begin], *, patient: bool = False) -> list[Begun]:
+    """Claim and announce writes with the same statement, in one transaction and round trip.
 
-    Raise ``SqlError`` FN503 if the naming of the bucket is not the one to prove.
-    """
-    return asked.begun(await database.fetchrow_claim(asked.sql, *asked.values(), claims=asked.claims, objects=True))
-
-
-async def begin_many(database: Database, asked: Sequence[Begin]) -> list[Begun]:
-    """Do what ``begin`` does for several writes with the same statement, in one transaction and round trip.
-
-    If one of them fails, none is announced.
+    If one of them fails, none is announced. Raise ``SqlError`` FN503 if the naming of a bucket is not the one to prove.
+    ``patient``: on a session that waits longer.
     """
 
     def claims(rows: list[Record]) -> Claims:
         return [claim for one, row in zip(asked, rows, strict=True) for claim in one.claims(row)]
 
-    rows = await database.fetchmany_claim(asked[0].sql, [one.values() for one in asked], claims, objects=True)
+    values = [one.values() for one in asked]
+    rows = await database.fetchmany_claim(asked[0].sql, values, claims, objects=True, patient=patient)
     return [one.begun(row) for one, row in zip(asked, rows, strict=True)]
 
 
@@ -156,30 +149,21 @@ class Finish:
         return 128 + len(write.resource) + len(write.bucket) + 4 * len(write.key) + sum(map(len, self.spent))
 
     def values(self) -> tuple[object, ...]:
-        write = self.write
-        return (
-            *(write.resource, write.bucket, write.key, write.write_id, write.attempt),
-            *(self.etag, self.tombstone, self.certain, list(self.spent)),
-        )
+        return *_which(self.write), self.etag, self.tombstone, self.certain, list(self.spent)
 
 
-async def finish(database: Database, asked: Finish) -> bool:
-    """Forget the intent. Return False if it is being settled, or was settled and is gone."""
-    (row,) = await database.fetch_write(_SQL["finish"], *asked.values())
-    return bool(row["undisturbed"])
+async def finish(database: Database, asked: Sequence[Finish], *, patient: bool = False) -> list[bool]:
+    """Forget intents, in one transaction and round trip. False: it is being settled, or was settled and is gone.
 
-
-async def finish_many(database: Database, asked: Sequence[Finish]) -> list[bool]:
-    """Do what ``finish`` does for several writes, in one transaction and round trip."""
-    rows = await database.fetchmany_write(_SQL["finish"], [one.values() for one in asked])
+    ``patient``: as of ``begin``.
+    """
+    rows = await database.fetchmany_write(_SQL["finish"], [one.values() for one in asked], patient=patient)
     return [bool(row["undisturbed"]) for row in rows]
 
 
 async def abandon(database: Database, write: Announcement, spent: Sequence[str] = ()) -> None:
     """One's own mutation can have no effect any more: forget it. ``spent``: as of ``finish``."""
-    await database.fetchrow_write(
-        _SQL["abandon"], write.resource, write.bucket, write.key, write.write_id, write.attempt, list(spent)
-    )
+    await database.fetchrow_write(_SQL["abandon"], *_which(write), list(spent))
 
 
 async def forget_spent(database: Database, store_time: datetime, limit: int) -> int:
@@ -196,10 +180,7 @@ async def settle(database: Database, intent: Intent, *, seen: bool, spent: Seque
 
     ``seen``: it was seen to have taken effect. ``spent``: as of ``finish``.
     """
-    await database.fetchrow_write(
-        *(_SQL["settle"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt, seen),
-        list(spent),
-    )
+    await database.fetchrow_write(_SQL["settle"], *_which(intent), seen, list(spent))
 
 
 async def forbid(database: Database, intent: Intent, store_time: datetime | None = None) -> ForbiddenETags:
@@ -235,14 +216,10 @@ async def forbid_longer(
 
 async def raise_fence(database: Database, resource: str, presented: Presented, caller: str) -> Raised:
     """Raise without writing, in one transaction, and say which older mutations are still under way."""
-    row = await database.fetchrow_claim(
-        _RAISE,
-        resource,
-        presented.token.epoch,
-        presented.token.value,
-        presented.holder,
-        caller,
-        claims=partial(_claims, resource, presented.token),
+    token = presented.token
+    asked = (resource, token.epoch, token.value, presented.holder, caller)
+    (row,) = await database.fetchmany_claim(
+        _RAISE, [asked], lambda rows: _claims(resource, token, rows[0]), patient=True
     )
     fence = _fence(row["fence"])
     assert fence is not None
@@ -250,15 +227,17 @@ async def raise_fence(database: Database, resource: str, presented: Presented, c
 
 
 async def is_pending(database: Database, intent: Intent) -> bool:
-    row = await database.fetchrow(
-        _SQL["pending"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt
-    )
+    row = await database.fetchrow(_SQL["pending"], *_which(intent))
     return row is not None and bool(row["pending"])
 
 
 async def list_pending(database: Database, limit: int) -> list[Intent]:
     """Every mutation that may be under way, the oldest first."""
     return [intent_from_row(row["intent"]) for row in await database.fetch(_SQL["all_pending"], limit)]
+
+
+def _which(one: Announcement | Intent) -> tuple[object, ...]:
+    return one.resource, one.bucket, one.key, one.write_id, one.attempt
 
 
 def _claims(resource: str, token: Token | None, row: Record) -> Claims:

@@ -4,11 +4,13 @@ Each is a statement with a snapshot of its own. One whose batch fails is sent ag
 announced nothing.
 """
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any, TypeVar
 from uuid import UUID
 
-from gateway.batching import Lane
+from gateway.batching import Lane, patiently
 from gateway.db import intents
 from gateway.db import naming as registry
 from gateway.db.database import Database
@@ -22,6 +24,8 @@ MOST = 32
 ROOM = 32 * 1024
 # Seconds after which the next batch sets out beside a batch under way, which may be waiting for a lock.
 OVERLAP = 0.004
+
+Answer = TypeVar("Answer")
 
 _NAMING_CHANGED = "FN503"
 _NAMING_ATTEMPTS = 3
@@ -37,14 +41,7 @@ class Announcements:
         self._database, self._resources = database, resources
         self._namings: dict[str, UUID] = {}
         self._begins: dict[str, Lane[intents.Begin, Begun]] = {}
-        self._finishes: Lane[intents.Finish, bool] = Lane(
-            partial(intents.finish_many, database),
-            partial(intents.finish, database),
-            most=MOST,
-            room=ROOM,
-            order=_place,
-            overlap=OVERLAP,
-        )
+        self._finishes: Lane[intents.Finish, bool] = _lane(partial(intents.finish, database))
 
     async def begin(self, asked: intents.Begin, *, proven: bool) -> Begun:
         """Announce a write. ``proven``: only under the naming in force.
@@ -69,16 +66,10 @@ class Announcements:
 
     async def _begin(self, asked: intents.Begin) -> Begun:
         if asked.size > ROOM:
-            return await intents.begin(self._database, asked)
+            (begun,) = await intents.begin(self._database, [asked], patient=True)
+            return begun
         if asked.sql not in self._begins:
-            self._begins[asked.sql] = Lane(
-                partial(intents.begin_many, self._database),
-                partial(intents.begin, self._database),
-                most=MOST,
-                room=ROOM,
-                order=_place,
-                overlap=OVERLAP,
-            )
+            self._begins[asked.sql] = _lane(partial(intents.begin, self._database))
         return await self._begins[asked.sql].ask(asked, size=asked.size)
 
     async def _naming(self, bucket: str) -> UUID:
@@ -96,6 +87,10 @@ class Announcements:
         check(f"the bucket {bucket}", naming, registered)
         self._namings[bucket] = registered.generation
         return registered.generation
+
+
+def _lane(together: Callable[..., Awaitable[Sequence[Answer]]]) -> Lane[Any, Answer]:
+    return Lane(together, patiently(together), most=MOST, room=ROOM, order=_place, overlap=OVERLAP)
 
 
 def _place(asked: intents.Begin | intents.Finish) -> tuple[str, str, str]:
