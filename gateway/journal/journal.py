@@ -16,7 +16,8 @@ from gateway.bounded import Bounded
 from gateway.errors import JournalUnusable
 from gateway.journal.archive import Archive, Store, StoredMarker
 from gateway.journal.contents import MARKER, Contents, Entry, Flaw, Keeping, Problem, Segment, Snapshot, merge
-from gateway.journal.protocol import DatabaseSide, Marker
+from gateway.journal.opening import OpeningTable
+from gateway.journal.protocol import Marker
 from gateway.observe.events import Observe, StepReached, ignore
 
 MOST = 4096
@@ -237,7 +238,7 @@ class Journal:
 
     # Snapshots ----------------------------------------------------------------------------------------------------
 
-    async def compact(self, database: DatabaseSide) -> bool:
+    async def compact(self, database: OpeningTable) -> bool:
         """Write a snapshot, and have the database note it. Return whether there was something to do.
 
         Only the gateway of an open database does that. The database raises what the snapshot has and it has not: a

@@ -104,7 +104,7 @@ async def read_tokens(session: Session, resources: Sequence[str]) -> Mapping[str
 
 @dataclass(frozen=True, slots=True)
 class OpeningTable:
-    """Implements ``gateway.journal.protocol.DatabaseSide``. Its database admits sessions of every run.
+    """The gateway's database, as openings and snapshots need it. It admits sessions of every run.
 
     ``owner``: what the database must be; None for any one. ``store_time``: asks for the clock of the object store;
     None without one. ``dead_after``: how long a request to the store can take to have its effect. It is asked for after
@@ -173,7 +173,10 @@ class OpeningTable:
         return await self.database.run(work)
 
     async def note(self, run: Run, snapshot: int, entries: Sequence[Entry]) -> None:
-        """Raise the fences that are lower and note the snapshot, as ``DatabaseSide`` says."""
+        """Raise the fences that are lower and note the snapshot, in one transaction.
+
+        Do nothing if the session belongs to another run, the database is not open for it, or has noted a later one.
+        """
 
         async def work(transaction: Transaction) -> None:
             await transaction.execute(_KEEP_OPEN)
@@ -186,7 +189,12 @@ class OpeningTable:
         await self.database.run(work)
 
     async def close(self, run: Run, began: int, known: int, reason: str) -> None:
-        """Keep the database closed for every run, as ``DatabaseSide`` says."""
+        """Keep the database closed for every run, until an operator accepts the loss. Put the reason on record.
+
+        The term is above ``known`` then. So the term of an accepted loss is above all that gateways remember.
+        Do nothing if an operator has accepted a loss after the term ``began``. Raises ``Unavailable`` on another run:
+        the server that has the loss was replaced.
+        """
 
         async def work(transaction: Transaction) -> None:
             # An opening under way has the lock, or finds a later term than the one that it is about to write.

@@ -20,7 +20,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from gateway.journal.contents import ACCEPTABLE, Contents, Entry, Flaw, Problem
@@ -148,8 +148,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The transaction is over. ``raised``: what it raised; ``term``: the term in which the database was opened.
+    """The claims are committed, and as safe as the mode promises once ``claim`` returns this.
 
+    ``raised``: the fences that the transaction raised; ``term``: the term in which the database was opened.
     ``outcome`` is the answer of the statement. It may be a refusal, which the transaction did not have to write.
     """
 
@@ -167,9 +168,7 @@ class Unsecured:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The transaction was rolled back: the database was opened in this term, and the journal knows a later one."""
-
-    term: int
+    """The transaction was rolled back: the journal knows a later term than that in which the database was opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,28 +189,15 @@ class Remember:
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
-    """The claims are committed, and as safe as the mode promises. The fields are those of ``Committed``."""
-
-    term: int
-    raised: tuple[Entry, ...] = ()
-    outcome: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Reopen:
-    """Nothing was written. The journal knows a later term than this database: it has to be opened again."""
-
-    term: int
-
-
 RaiseEffect: TypeAlias = Commit | Append | Remember
 RaiseSteps: TypeAlias = Generator[RaiseEffect, Any, Result]
 
 
-def claim(mode: Mode) -> RaiseSteps[Acknowledged | Reopen]:
-    """Carry out the claims of a write or a barrier. Only ``Acknowledged`` may be answered as a success."""
+def claim(mode: Mode) -> RaiseSteps[Committed | None]:
+    """Carry out the claims of a write or a barrier. Only ``Committed`` may be answered as a success.
+
+    None: nothing was written. The journal knows a later term than this database, which has to be opened again.
+    """
     secured: tuple[Entry, ...] = ()
     looked = 0
     for _ in range(ATTEMPTS):
@@ -219,12 +205,12 @@ def claim(mode: Mode) -> RaiseSteps[Acknowledged | Reopen]:
         if isinstance(answer, Committed):
             if mode is Mode.ASYNC and answer.raised:
                 yield Remember(answer.raised, answer.term)
-            return Acknowledged(answer.term, answer.raised, answer.outcome)
+            return answer
         if isinstance(answer, Behind):
-            return Reopen(looked)
+            return None
         marker = cast(Marker, (yield Append(answer.entries)))
         secured, looked = (*secured, *answer.entries), max(looked, marker.term)
-    return Reopen(looked)
+    return None
 
 
 def send(mode: Mode, entry: Entry, term: int, *, announced: datetime | None) -> RaiseSteps[bool]:
@@ -451,39 +437,6 @@ def _base(server: Server, marker: Marker | None) -> int:
     if marker is None:
         return server.opened.term
     return marker.base if marker.run == server.run else marker.term
-
-
-class DatabaseSide(Protocol):
-    """The gateway's database, as openings and snapshots need it. Each method uses a session of its own."""
-
-    async def ask(self) -> Server:
-        """Return the run of the session's server, and the row of the last opening."""
-
-    async def identify(self) -> None:
-        """Give the row an installation id if it has none."""
-
-    async def find_lower(self, run: Run, entries: Sequence[Entry]) -> tuple[Loss, ...]:
-        """Return a ``Loss`` for each fence that is lower, or absent. Raises ``Unavailable`` on another run."""
-
-    async def open(self, effect: OpenDatabase) -> bool:
-        """Carry out ``OpenDatabase``."""
-
-    async def close(self, run: Run, began: int, known: int, reason: str) -> None:
-        """Keep the database closed for every run, until an operator accepts the loss. Put the reason on record.
-
-        The term is above ``known`` then. So the term of an accepted loss is above all that gateways remember.
-        Do nothing if an operator has accepted a loss after the term ``began``. Raises ``Unavailable`` on another run:
-        the server that has the loss was replaced.
-        """
-
-    async def beat(self) -> tuple[int, datetime] | None:
-        """Take the next position, if the database is open. Return it with the time of the database's clock."""
-
-    async def note(self, run: Run, snapshot: int, entries: Sequence[Entry]) -> None:
-        """Raise the fences that are lower and note the snapshot, in one transaction.
-
-        Do nothing if the session belongs to another run, the database is not open for it, or has noted a later one.
-        """
 
 
 def judge(server: Server, marker: Marker | Flaw | None, mode: Mode) -> Flaw | None:

@@ -22,8 +22,8 @@ from gateway.fencing.token import Token
 from gateway.journal import opening, protocol
 from gateway.journal.contents import ADVICE, Contents, Entry, Flaw, Problem
 from gateway.journal.journal import Journal, JournalStatus
+from gateway.journal.opening import OpeningTable
 from gateway.journal.protocol import (
-    Acknowledged,
     Append,
     AskServer,
     Begin,
@@ -31,7 +31,6 @@ from gateway.journal.protocol import (
     Commit,
     Committed,
     CreateMarker,
-    DatabaseSide,
     FindLower,
     Identify,
     Mode,
@@ -65,7 +64,7 @@ class Runner:
     def __init__(
         self,
         mode: Mode,
-        database: DatabaseSide,
+        database: OpeningTable,
         journal: Journal | None,
         observe: Observe = ignore,
         *,
@@ -222,7 +221,7 @@ class Runner:
                 return answer
 
             done = await self._drive(protocol.claim(self._mode), timed)
-            if isinstance(done, Acknowledged):
+            if done is not None:
                 raised = [OwnRaise(entry, began, ended) for entry in done.raised]
                 self._own = protocol.remember_own(self._own, raised)
                 return done.outcome
@@ -235,7 +234,7 @@ class Runner:
             outcome, claims, session = await commit(secured)
         except RaiseUnsecured as error:
             if not error.raises:
-                return Behind(0)
+                return Behind()
             try:
                 entries = opening.read_raises(error.raises, self._now())
             except (GatewayError, ValueError):
@@ -422,7 +421,7 @@ def _seconds() -> float:
 class _Opening:
     """One opening under way: the marker and the server as they were read last."""
 
-    def __init__(self, database: DatabaseSide, journal: Journal | None) -> None:
+    def __init__(self, database: OpeningTable, journal: Journal | None) -> None:
         self._database, self._store = database, journal
         self._version = ""
         self._marker: protocol.Marker | None = None

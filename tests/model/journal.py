@@ -317,7 +317,7 @@ class Explorer:
                 yield from _on(server, weak.write(mode), Write("evidence", proven.value, write.gateway))
         server = yield Connect(write.gateway)
         done = yield from _on(server, weak.write(mode), write)
-        if not isinstance(done, protocol.Acknowledged) or done.outcome == "refused":
+        if not isinstance(done, protocol.Committed) or done.outcome == "refused":
             return
         yield Settle(server, write.token)
         if write.kind == "object" and not (yield from self._send(server, write, done.term)):
@@ -466,7 +466,7 @@ class Explorer:
         opened = state.opened
         served = protocol.may_serve(Server(machine.run, opened, NOW), mode) or not self._weakness.checks_opened
         if not served or opened.term < looked:
-            return [(protocol.Behind(opened.term), shared)]
+            return [(protocol.Behind(), shared)]
         if state.waits > shared.dead and self._weakness.waits:
             return []
         if write.kind == "object" and (settled := self._settle(server, write.token, actor, shared)):

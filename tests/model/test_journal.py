@@ -98,9 +98,7 @@ def test_an_acknowledged_fence_survives_more(scope: Scope, report_states: Report
 
 def acknowledged(answer: protocol.Committed | protocol.Behind | protocol.Unsecured) -> Any:
     """Return what the client is told after a commit, whatever the journal has."""
-    if not isinstance(answer, protocol.Committed):
-        return protocol.Reopen(0)
-    return protocol.Acknowledged(answer.term, answer.raised, answer.outcome)
+    return answer if isinstance(answer, protocol.Committed) else None
 
 
 def acknowledge_first(mode: Mode) -> protocol.RaiseSteps[Any]:
@@ -113,12 +111,12 @@ def commit_first(mode: Mode) -> protocol.RaiseSteps[Any]:
     """Weakened: the database gets the raise before the journal. Writes that find it there do without."""
     answer = yield protocol.Commit(ANY, 0)
     if not isinstance(answer, protocol.Committed):
-        return protocol.Reopen(0)
+        return None
     if answer.raised:
         marker = yield protocol.Append(answer.raised)
         if marker.term > answer.term:
-            return protocol.Reopen(marker.term)
-    return protocol.Acknowledged(answer.term, answer.raised, answer.outcome)
+            return None
+    return answer
 
 
 def commit_without_a_look(mode: Mode) -> protocol.RaiseSteps[Any]:
