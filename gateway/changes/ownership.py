@@ -34,7 +34,7 @@ from gateway.fencing.ownership import (
     written,
 )
 from gateway.fencing.resource import escape
-from gateway.journal.protocol import Mode
+from gateway.journal.trust import Mode
 
 _SHOWN = 5
 

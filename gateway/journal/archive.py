@@ -33,7 +33,7 @@ from gateway.journal.contents import (
     number_of,
     snapshot_name,
 )
-from gateway.journal.protocol import Marker
+from gateway.journal.trust import Marker
 
 _AT_A_TIME = 16
 _READINGS = 5

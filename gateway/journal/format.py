@@ -15,7 +15,7 @@ from uuid import UUID
 from gateway.errors import GatewayError
 from gateway.fencing.token import MAX_EPOCH, Token
 from gateway.journal.contents import FENCES, Entry, Flaw, Problem, Segment, Snapshot
-from gateway.journal.protocol import Marker, Run
+from gateway.journal.trust import Marker, Run
 
 VERSION = 1
 

@@ -16,8 +16,8 @@ from gateway.bounded import Bounded
 from gateway.errors import JournalUnusable
 from gateway.journal.archive import Archive, Store, StoredMarker
 from gateway.journal.contents import MARKER, Contents, Entry, Flaw, Keeping, Problem, Segment, Snapshot, merge
-from gateway.journal.opening import OpeningTable
-from gateway.journal.protocol import Marker
+from gateway.journal.opening_table import OpeningTable
+from gateway.journal.trust import Marker
 from gateway.observe.events import Observe, StepReached, ignore
 
 MOST = 4096

@@ -28,7 +28,7 @@ TABLE: dict[str, str] = {
     "driver": "",
     "budget": "bounded fencing.record",
     "http": "auth.principal bounded observe.events observe.repeats observe.stages budget fencing.record",
-    "config": "fencing text auth.principal auth.grants journal.contents journal.protocol webhooks.messages",
+    "config": "fencing text auth.principal auth.grants journal.contents journal.trust webhooks.messages",
     "db": "fencing bounded budget timeline.history findings",
     "observe": "fencing config db findings",
     "auth": "fencing background bounded config observe",
@@ -62,14 +62,14 @@ TABLE: dict[str, str] = {
     "reloading": "fencing background config observe",
     "service_manager": "",
     "workers": "background config http.crowd http.server observe service_manager",
-    "part": "fencing token_admission api auth background config db guard.watching http journal.opening leases objects "
-    "observe record budget tables web webhooks wiring",
+    "part": "fencing token_admission api auth background config db guard.watching http journal.opening_table leases "
+    "objects observe record budget tables web webhooks wiring",
     "routing": "fencing api http objects.s3.addressing part budget web",
-    "app": "fencing api auth.issuers config journal.opening guard.watching http journal.protocol objects observe "
+    "app": "fencing api auth.issuers config journal.opening_table guard.watching http journal.protocol objects observe "
     "part reloading routing budget web wiring workers",
-    "changes": "fencing config db driver journal.protocol objects tables wiring",
+    "changes": "fencing config db driver journal.trust objects tables wiring",
     "serving": "config db http.connection http.crowd http.server",
-    "doctor": "fencing auth config db guard journal.contents journal.opening journal.protocol objects "
+    "doctor": "fencing auth config db guard journal.contents journal.opening_table journal.trust objects "
     "tables.catalog tables.side_effects tables.sql targets wiring changes findings",
     "demo": "fencing app auth.grants config db guard serving",
     "commands": "fencing app auth background client config db.database db.traffic doctor guard observe http.crowd "
@@ -133,7 +133,7 @@ PURE = (
     "tables.catalog tables.functions tables.relations tables.dialect tables.naming tables.sql "
     "tables.side_effects objects.s3 "
     "objects.protocol.effects objects.protocol.mutation objects.protocol.settling "
-    "journal.contents journal.evidence journal.format journal.protocol "
+    "journal.contents journal.evidence journal.format journal.protocol journal.trust "
     "changes.orders objects.store.bucket_profile "
     "observe.events "
     "guard.script webhooks.messages "

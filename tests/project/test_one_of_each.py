@@ -36,7 +36,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "db.ownership": "sessions end in other processes",
         "db.servers": "requests tell of servers that do not answer",
         "guard.watching": "another gateway ends its look",
-        "journal.opening": "an operator waits",
+        "journal.opening_table": "an operator waits",
         "journal.runner": "another gateway ends its opening",
         "leases.service": "heartbeats while there are waiters; a request asks again before its end",
         "objects.protocol.runner": "another writer ends in another process",

@@ -20,7 +20,8 @@ from gateway.fencing.ownership import Owner
 from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
 from gateway.journal.contents import Entry
-from gateway.journal.protocol import PUT_BACK, Loss, Mode, OpenDatabase, Opened, Run, Server
+from gateway.journal.protocol import Loss, OpenDatabase
+from gateway.journal.trust import PUT_BACK, Mode, Opened, Run, Server
 
 _SQL = load("opening")
 # An opening waits for all transactions that have raised a fence, and for other openings. Later ones wait for this one,
