@@ -97,10 +97,8 @@ async def save_position(database: Database, beat: ScanPosition, after: str) -> N
 
 async def read_remembered(database: Database, beat: ScanPosition, limit: int) -> list[RememberedObject]:
     """Return the remembered state of the next keys of a bucket, in their order."""
-    return [
-        RememberedObject(row["resource"], row["key"], row["etag"], row["tombstone"], row["witnessed"], row["version"])
-        for row in await database.fetch(_SQL["remembered"], beat.bucket, beat.after, limit)
-    ]
+    rows = await database.fetch(_SQL["remembered"], beat.bucket, beat.after, limit)
+    return [RememberedObject(**row) for row in rows]
 
 
 async def forget_objects(database: Database, bucket: str, rows: Sequence[RememberedObject]) -> None:

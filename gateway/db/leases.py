@@ -176,17 +176,7 @@ def _turn(resource: str, row: Record) -> QueueTurn:
 
 def _lease(row: Record) -> Lease:
     lease = row["lease"]
-    return Lease(
-        lease["resource"],
-        lease["id"],
-        lease["holder"],
-        lease["caller"],
-        LockMode(lease["mode"]),
-        Token(lease["epoch"], lease["value"]),
-        lease["acquired_at"],
-        lease["expires_at"],
-        row["expires_in"],
-    )
+    return Lease(*_held(lease), row["expires_in"], lease["resource"], lease["id"])
 
 
 def _view(row: Record) -> LockState:
@@ -194,7 +184,9 @@ def _view(row: Record) -> LockState:
     return LockState(
         row["resource"],
         Token(row["epoch"], row["value"]) if issued else None,
-        tuple(_hold(lease, row["now"]) for lease in row["leases"]),
+        tuple(
+            Hold(*_held(lease), max(0.0, (lease["expires_at"] - row["now"]).total_seconds())) for lease in row["leases"]
+        ),
         row["waiters"],
         tuple(
             Waiter(waiter["holder"], waiter["caller"], LockMode(waiter["mode"]), waiter["since"])
@@ -204,13 +196,6 @@ def _view(row: Record) -> LockState:
     )
 
 
-def _hold(lease: Record, now: datetime) -> Hold:
-    return Hold(
-        lease["holder"],
-        lease["caller"],
-        LockMode(lease["mode"]),
-        Token(lease["epoch"], lease["value"]),
-        lease["acquired_at"],
-        lease["expires_at"],
-        max(0.0, (lease["expires_at"] - now).total_seconds()),
-    )
+def _held(lease: Record) -> tuple[str, str, LockMode, Token, datetime, datetime]:
+    mode, token = LockMode(lease["mode"]), Token(lease["epoch"], lease["value"])
+    return lease["holder"], lease["caller"], mode, token, lease["acquired_at"], lease["expires_at"]

@@ -85,8 +85,8 @@ class CarryCount:
 
 async def count_carried(database: Database, mapping: str, *arguments: object) -> CarryCount:
     """Count the fences that a mapping carries over. ``mapping``: SQL that yields ``old`` and ``new`` names."""
-    (row,) = await database.fetch(_SQL["count"].format(mapping=mapping), *arguments)
-    return CarryCount(row["carried"], row["collisions"], row["too_long"], row["epoch"])
+    (row,) = await database.fetch(_over("count", mapping), *arguments)
+    return CarryCount(**row)
 
 
 async def names_below(database: Database, prefix: str) -> list[str]:
@@ -110,7 +110,7 @@ class OldNames:
 async def old_names(database: Database, patterns: Sequence[str]) -> OldNames:
     """Count the fences and locks whose names match one of these regular expressions."""
     (row,) = await database.fetch(_SQL["old_names"], list(patterns))
-    return OldNames(row["total"], row["epoch"])
+    return OldNames(**row)
 
 
 async def lease_holders(database: Database, patterns: Sequence[str]) -> dict[str, str]:
@@ -126,19 +126,19 @@ async def pending(database: Database, bucket_name: str) -> list[Intent]:
 async def close_table(database: Database, name: str, relation: int, following: TableNaming) -> None:
     """Commit that no write of a table proves its naming any more. ``following`` is to be the next one."""
 
-    async def close(transaction: Transaction) -> None:
-        await transaction.execute(_LOCK_TABLES)
-        await transaction.fetch(_SQL["close_table"], name, relation, following.to_json())
-
-    await database.run(close)
+    await _close(database, _LOCK_TABLES, "close_table", name, relation, following.to_json())
 
 
 async def close_bucket(database: Database, name: str, following: BucketNaming) -> None:
     """Commit that no announcement in a bucket proves its naming any more."""
 
+    await _close(database, _LOCK_BUCKETS, "close_bucket", name, following.to_json())
+
+
+async def _close(database: Database, lock: str, statement: str, *arguments: object) -> None:
     async def close(transaction: Transaction) -> None:
-        await transaction.execute(_LOCK_BUCKETS)
-        await transaction.fetch(_SQL["close_bucket"], name, following.to_json())
+        await transaction.execute(lock)
+        await transaction.fetch(_SQL[statement], *arguments)
 
     await database.run(close)
 
@@ -201,10 +201,14 @@ class Carry:
 
     async def execute(self, transaction: Transaction) -> None:
         """Raise the fences of the new names."""
-        query = _SQL["carry" if self.epoch is None else "carry_to_a_new_epoch"].format(mapping=self.mapping)
+        query = _over("carry" if self.epoch is None else "carry_to_a_new_epoch", self.mapping)
         epoch = () if self.epoch is None else (self.epoch,)
         rows = await transaction.fetch(query, *epoch, *self.arguments)
         transaction.claimed += [(row["resource"], Token(row["epoch"], row["value"])) for row in rows]
+
+
+def _over(statement: str, mapping: str) -> str:
+    return _SQL[statement].format(mapping=mapping, source=_SQL["source"].format(mapping=mapping))
 
 
 async def _record(transaction: Transaction, target: str, following: str, carry: Carry, opened: list[Record]) -> None:

@@ -68,7 +68,7 @@ class RefusedResource:
 async def list_refused_resources(database: Database, since: datetime, limit: int) -> list[RefusedResource]:
     """Return the resources with the most refused writes since a moment, among the newest ``LOOKED_AT``."""
     rows = await database.search(_SQL["troubled"], since, LOOKED_AT, limit)
-    return [RefusedResource(row["resource"], row["refused"], row["noted"], row["last"]) for row in rows]
+    return [RefusedResource(**row) for row in rows]
 
 
 async def list_takeovers(database: Database, since: datetime, limit: int) -> Sequence[Entry]:

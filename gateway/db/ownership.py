@@ -47,13 +47,7 @@ async def read(database: Database) -> Registered:
     """Return what a database says of itself."""
     (row,) = await database.fetch(_SQL["read"])
     rules = None if row["rules"] is None else json.dumps(json.loads(row["rules"]), sort_keys=True)
-    return Registered(
-        *(row["name"], row["share"], rules, row["number"], row["fleet"], row["following"]),
-        identity=row["identity"],
-        used=row["used"],
-        closings=row["closings"],
-        known_closings=row["known_closings"],
-    )
+    return Registered(**{**row, "rules": rules})
 
 
 async def begin(database: Database) -> None:

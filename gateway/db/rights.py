@@ -260,7 +260,7 @@ class Exposed:
     schema: str
     present: bool
     usable: bool
-    relations: tuple[str, ...]
+    relations: Sequence[str]
 
 
 async def server_facts(database: Database) -> Server:
@@ -274,7 +274,7 @@ async def server_facts(database: Database) -> Server:
 async def exposed_tables(database: Database, schemas: Sequence[str]) -> list[Exposed]:
     """Return the exposed schemas, in the order of the configuration."""
     rows = await database.fetch(_SQL["exposed"], list(schemas))
-    return [Exposed(row["schema"], row["present"], row["usable"], tuple(row["relations"])) for row in rows]
+    return [Exposed(**row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +332,7 @@ async def fenced_tables(database: Database, tables: Sequence[str], guarded: Sequ
 async def ways_to_any_table(database: Database, trusted: Sequence[str], version: int) -> list[Way]:
     """Return the ways that are not about one table. ``version`` is the server's, as in ``server_version_num``."""
     rows = await database.fetch(_ACCESS["of_server"], list(trusted), _membership(version))
-    return [Way("", row["way"], row["who"], row["through"], "", row["fix"]) for row in rows]
+    return [Way(relation="", detail="", **row) for row in rows]
 
 
 async def ways_to_tables(
@@ -341,7 +341,7 @@ async def ways_to_tables(
     """Return the ways to write one of these tables, but none of roles that could write any table."""
     names = [table.relation for table in tables]
     rows = await database.fetch(_ACCESS["on_tables"], names, list(trusted), _membership(version))
-    return [Way(*(row[name] for name in ("relation", "way", "who", "through", "detail", "fix"))) for row in rows]
+    return [Way(**row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

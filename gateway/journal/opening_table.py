@@ -93,7 +93,7 @@ class LastOpening:
 async def read_opening(database: Database) -> LastOpening:
     """Return the last opening, for people."""
     (row,) = await database.fetch(_SQL["last"])
-    return LastOpening(row["mode"], row["term"], row["opened_at"], row["snapshot"])
+    return LastOpening(**row)
 
 
 async def read_tokens(session: Session, resources: Sequence[str]) -> Mapping[str, Token]:

@@ -166,7 +166,7 @@ class Outbox:
             if parcel.entries or parcel.missed:
                 done = await self._send(webhook, outbox, parcel)
             else:
-                done = await store.skip(self._database, outbox, self._owner, parcel.end)
+                done = await store.advance(self._database, outbox, self._owner, parcel.end, received=False)
             if not done:
                 return
             outbox = replace(outbox, place=parcel.end, sending=None, failures=0)
@@ -194,7 +194,7 @@ class Outbox:
         message = messages.about(webhook.name, parcel.entries, parcel.missed, now)
         answer = await self._courier.post(webhook.receiver, message, now)
         if answer.error is None:
-            ours = await store.advance(self._database, outbox, self._owner, parcel.end)
+            ours = await store.advance(self._database, outbox, self._owner, parcel.end, received=True)
             self._observe(WebhookDelivered(webhook.name, len(parcel.entries), parcel.end.position, outbox.failures))
             return ours
         failures = outbox.failures + 1
