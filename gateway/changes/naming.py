@@ -16,6 +16,7 @@ from gateway.db import naming as registry
 from gateway.db.database import Database
 from gateway.db.naming import Carry, CarryCount
 from gateway.db.ownership import OWNERSHIP
+from gateway.db.pool import columns
 from gateway.driver import drive
 from gateway.errors import ConfigurationError, GatewayError, ResourceUnderivable, Unavailable
 from gateway.fencing.decision import Enforcement
@@ -212,7 +213,7 @@ class BucketChange:
     async def count(self, database: Database) -> CarryCount:
         """Count the fences that it would carry over."""
         _, names = await self._renamed_keys(database)
-        return await registry.count_carried(database, _MAPPING, *_columns(names))
+        return await registry.count_carried(database, _MAPPING, *columns(names, 2))
 
     async def pending(self, database: Database) -> list[Intent]:
         """Return the object writes that may be under way."""
@@ -229,7 +230,7 @@ class BucketChange:
             # The locks of all other keys go on as they are.
             names = sorted({(old, new) for _, old, new in moved})
         mapping = _MAPPING if epoch is None else _MAPPING_TO_A_NEW_EPOCH
-        carry = Carry(mapping, _columns(names), self.was, epoch)
+        carry = Carry(mapping, columns(names, 2), self.was, epoch)
         await registry.open_bucket(database, self.name, self.following, carry, moved)
 
     async def _renamed_keys(self, database: Database) -> tuple[list[tuple[str, str, str]], list[tuple[str, str]]]:
@@ -252,10 +253,6 @@ class BucketChange:
             if old != new:
                 moved.append((key, old, new))
         return moved, sorted(names)
-
-
-def _columns(names: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
-    return [old for old, _ in names], [new for _, new in names]
 
 
 def _rules_of(naming: BucketNaming) -> Resources:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gateway.db.database import Database
-from gateway.db.pool import load
+from gateway.db.pool import columns, load
 from gateway.fencing.intent import Announcement
 
 _SQL = load("bypasses")
@@ -122,5 +122,5 @@ async def forget_bucket(database: Database, bucket: str) -> None:
     await database.fetch_write(_SQL["forget_bucket"], bucket)
 
 
-def _columns(rows: Sequence[RememberedObject]) -> tuple[list[str], list[str], list[str]]:
-    return [row.resource for row in rows], [row.key for row in rows], [row.version for row in rows]
+def _columns(rows: Sequence[RememberedObject]) -> list[Sequence[str]]:
+    return columns(((row.resource, row.key, row.version) for row in rows), 3)

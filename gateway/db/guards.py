@@ -7,9 +7,8 @@ from datetime import datetime
 
 from gateway.db.database import Database, Record, Transaction
 from gateway.db.pool import load
-from gateway.db.record import fence_from_row
+from gateway.db.record import fence_from_row, token_from_row
 from gateway.fencing.record import Attempt, Rejection
-from gateway.fencing.token import Token
 
 _SQL = load("guards")
 
@@ -145,8 +144,7 @@ async def record_refusals(database: Database, since: datetime | None) -> tuple[l
 
 
 def _rejection(row: Record) -> Rejection:
-    token = None if row["value"] is None else Token(row["epoch"], row["value"])
-    fence = None if row["fence_value"] is None else fence_from_row(row["resource"], row)
+    token, fence = token_from_row(row), fence_from_row(row["resource"], row)
     # A session sends no request. Each refusal stands for one of its own.
     attempt = Attempt(
         token=token,

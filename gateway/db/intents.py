@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from gateway.db.database import Claims, Database, Record, Transaction
-from gateway.db.fences import fence_from_row
+from gateway.db.fences import fence_or_none
 from gateway.db.pool import load
-from gateway.fencing.decision import Decision, Enforcement, Equal, Fence, Presented
+from gateway.fencing.decision import Decision, Enforcement, Equal, Presented
 from gateway.fencing.intent import (
     ABSENCE,
     DEAD_AFTER,
@@ -22,7 +22,7 @@ from gateway.fencing.intent import (
     Raised,
     Spent,
 )
-from gateway.fencing.token import Token
+from gateway.fencing.token import Token, pair
 
 _SQL = load("intents")
 _RAISE = load("fences")["raise"]
@@ -65,8 +65,7 @@ class Begin:
         presented = write.presented
         return (
             write.resource,
-            presented.token.epoch if presented else None,
-            presented.token.value if presented else None,
+            *pair(presented.token if presented else None),
             presented.holder if presented else None,
             write.caller,
             write.equal is Equal.STRICT,
@@ -100,7 +99,7 @@ class Begin:
     def begun(self, row: Record) -> Begun:
         return Begun(
             decision=None if row["decision"] is None else Decision(row["decision"]),
-            fence=_fence(row["fence"]),
+            fence=fence_or_none(row["fence"]),
             pending=_intents(row["pending"]),
             signed_at=row["signed_at"],
             waited=tuple(ForbiddenETag(one["etag"], one["dead_at"]) for one in row["forbidden"] or ()),
@@ -217,11 +216,11 @@ async def forbid_longer(
 async def raise_fence(database: Database, resource: str, presented: Presented, caller: str) -> Raised:
     """Raise without writing, in one transaction, and say which older mutations are still under way."""
     token = presented.token
-    asked = (resource, token.epoch, token.value, presented.holder, caller)
+    asked = (resource, *pair(token), presented.holder, caller)
     (row,) = await database.fetchmany_claim(
         _RAISE, [asked], lambda rows: _claims(resource, token, rows[0]), patient=True
     )
-    fence = _fence(row["fence"])
+    fence = fence_or_none(row["fence"])
     assert fence is not None
     return Raised(Decision(row["decision"]), fence, _intents(row["pending"]))
 
@@ -243,10 +242,6 @@ def _which(one: Announcement | Intent) -> tuple[object, ...]:
 def _claims(resource: str, token: Token | None, row: Record) -> Claims:
     passes = token is not None and row["decision"] is not None and Decision(row["decision"]).passes
     return [(resource, token)] if token is not None and passes else []
-
-
-def _fence(row: Record | None) -> Fence | None:
-    return None if row is None or row["resource"] is None else fence_from_row(row)
 
 
 def _intents(rows: list[Record] | None) -> tuple[Intent, ...]:

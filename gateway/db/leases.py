@@ -11,7 +11,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from gateway.db.database import Database, Record
-from gateway.db.pool import load
+from gateway.db.pool import columns, load
 from gateway.fencing.lease import Hold, Lease, LockMode, LockRequest, LockState, Renewal, Waiter
 from gateway.fencing.token import Token
 
@@ -70,12 +70,7 @@ async def renew(database: Database, renewals: Sequence[Renewal], *, patient: boo
     """Renew leases in one statement, in the order of names and ids. Return each lease, or whether it is another
     caller's.
     """
-    arguments = (
-        [renewal.resource for renewal in renewals],
-        [renewal.lease for renewal in renewals],
-        [renewal.caller for renewal in renewals],
-        [renewal.ttl for renewal in renewals],
-    )
+    arguments = columns(((one.resource, one.lease, one.caller, one.ttl) for one in renewals), 4)
     rows = await database.fetchmany_write(_SQL["renew"], [arguments], patient=patient)
     return [bool(row["forbidden"]) if row["expires_in"] is None else _lease(row) for row in rows]
 
@@ -97,9 +92,7 @@ async def leave(
     database: Database, attendant: UUID, places: Sequence[tuple[str, int]], linger: float
 ) -> list[QueueTurn]:
     """Waiters (resource, ticket) wait no longer; those that have named a request stay in the queue for ``linger``."""
-    rows = await database.fetch_write(
-        _SQL["leave"], attendant, [resource for resource, _ in places], [ticket for _, ticket in places], linger
-    )
+    rows = await database.fetch_write(_SQL["leave"], attendant, *columns(places, 2), linger)
     return [_turn(row["resource"], row) for row in rows]
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from gateway.db.database import Database, Record, Transaction
 from gateway.db.intents import intent_from_row
-from gateway.db.pool import load
+from gateway.db.pool import columns, load
 from gateway.errors import NamingChanged
 from gateway.fencing.intent import Intent
 from gateway.fencing.naming import BucketNaming, RegisteredNaming, TableNaming
@@ -27,8 +27,7 @@ async def tables(database: Database) -> tuple[RegisteredNaming[TableNaming], ...
 async def primary_keys(database: Database, tables: Collection[str]) -> list[tuple[str, int]]:
     """Return the tables of these names, ``schema.table``, with the number of columns in their primary keys."""
     dots = [(name[:at], name[at + 1 :]) for name in tables for at, sign in enumerate(name) if sign == "."]
-    columns = [list(column) for column in zip(*dots, strict=True)] or [[], []]
-    return [(row["name"], row["columns"]) for row in await database.fetch(_SQL["primary_keys"], *columns)]
+    return [(row["name"], row["columns"]) for row in await database.fetch(_SQL["primary_keys"], *columns(dots, 2))]
 
 
 async def buckets(database: Database) -> tuple[RegisteredNaming[BucketNaming], ...]:
@@ -178,9 +177,8 @@ async def open_bucket(
         await transaction.execute(_LOCK_FENCES)
         await transaction.execute(_LOCK_BUCKETS)
         await carry.execute(transaction)
-        columns = [list(column) for column in zip(*keys, strict=True)] or [[], [], []]
         for moved in ("objects", "forbidden", "spent", "tombstones", "uploads"):
-            await transaction.fetch(_SQL[f"move_{moved}"], name, *columns)
+            await transaction.fetch(_SQL[f"move_{moved}"], name, *columns(keys, 3))
         opened = await transaction.fetch(_SQL["open_bucket"], name, following.to_json())
         await _record(transaction, f"the bucket {name}", str(following), carry, opened)
 
@@ -195,7 +193,7 @@ class Carry:
     """
 
     mapping: str
-    arguments: tuple[object, ...]
+    arguments: Sequence[object]
     was: str
     epoch: int | None = None
 

@@ -11,11 +11,11 @@ from datetime import date, datetime
 from uuid import UUID, uuid4
 
 from gateway.db.database import Database, Record, Transaction
-from gateway.db.pool import load
+from gateway.db.pool import columns, load
 from gateway.errors import OutcomeUnknown, Unavailable
 from gateway.fencing.decision import Decision, Fence
 from gateway.fencing.record import Attempt, CapturedPayload, Entry, RecordedEvent, Refusal, Rejection, kind_of
-from gateway.fencing.token import Token
+from gateway.fencing.token import Token, pair
 
 _SQL = load("record")
 _REFUSALS = load("rejections")
@@ -105,19 +105,25 @@ def entry_from_row(row: Record) -> Entry:
         **{name: row[name] for name in _AS_THEY_ARE},
         hash=row["hash"].hex(),
         kind=kind_of(row["kind"]),
-        token=None if row["value"] is None else Token(row["epoch"] or 0, row["value"]),
+        token=token_from_row(row),
         fence=fence_from_row(row["resource"], row),
         details=None if row["details"] is None else json.loads(row["details"]),
     )
+
+
+def token_from_row(row: Record, prefix: str = "") -> Token | None:
+    """Return the token of an entry, or that of another thing in it, whose columns begin with the ``prefix``."""
+    value = row[f"{prefix}value"]
+    return None if value is None else Token(row[f"{prefix}epoch"] or 0, value)
 
 
 def fence_from_row(resource: str, row: Record) -> Fence | None:
     """Return the fence that an entry met, from the columns that begin with ``fence_``, of ``fencing.entry`` or the
     intake.
     """
-    if row["fence_value"] is None:
+    token = token_from_row(row, "fence_")
+    if token is None:
         return None
-    token = Token(row["fence_epoch"] or 0, row["fence_value"])
     return Fence(resource, token, row["fence_holder"], row["fence_caller"], row["fence_raised_at"])
 
 
@@ -183,7 +189,7 @@ async def record_rejections(
     met = ((one.reason, one.enforced, *_met(one.fence)) for one in refusals)
     attempted = _attempted(ids, attempts, [_details(one.attempt, traces, one) for one in refusals])
     execute = executor.fetch_write if isinstance(executor, Database) else executor.fetch
-    rows = await execute(_REFUSALS["record"], *attempted, *_columns(met, 7), *_payloads(ids, attempts))
+    rows = await execute(_REFUSALS["record"], *attempted, *columns(met, 7), *_payloads(ids, attempts))
     at = {row["id"]: row["at"] for row in rows}
     return [
         Rejection(entry, at[entry], one.resource, one.reason, one.enforced, one.attempt, one.fence, one.missing)
@@ -234,11 +240,7 @@ def _attempted(
         )
         for entry, (resource, attempt), detail in zip(ids, attempts, details, strict=True)
     )
-    return _columns(rows, 15)
-
-
-def pair(token: Token | None) -> tuple[int | None, int | None]:
-    return (None, None) if token is None else (token.epoch, token.value)
+    return columns(rows, 15)
 
 
 def _met(fence: Fence | None) -> tuple[object, ...]:
@@ -283,12 +285,7 @@ def _payloads(ids: Sequence[UUID], attempts: Sequence[tuple[str, Attempt]]) -> l
         for entry, (_, attempt) in zip(ids, attempts, strict=True)
         if (captured := attempt.captured) and captured.left_out is None
     )
-    return _columns(rows, 4)
-
-
-def _columns(rows: Iterable[Sequence[object]], number: int) -> list[Sequence[object]]:
-    """Return the rows as columns, of which there are so many even without rows."""
-    return list(zip(*rows, strict=True)) or [()] * number
+    return columns(rows, 4)
 
 
 @dataclass(frozen=True, slots=True)

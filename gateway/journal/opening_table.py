@@ -14,7 +14,7 @@ from uuid import uuid4
 from gateway.db import ownership
 from gateway.db.database import Database, Secured, Transaction
 from gateway.db.migrations import newest
-from gateway.db.pool import Session, load, translated
+from gateway.db.pool import Session, columns, load, translated
 from gateway.errors import DatabaseClosed, Unavailable
 from gateway.fencing.ownership import Owner
 from gateway.fencing.resource import canonical
@@ -252,12 +252,8 @@ def _shown(run: Run) -> dict[str, object]:
     return {"system": run.system, "timeline": run.timeline, "started": run.started.isoformat()}
 
 
-def _columns(entries: Sequence[Entry]) -> tuple[list[str], list[int], list[int]]:
-    return (
-        [entry.resource for entry in entries],
-        [entry.token.epoch for entry in entries],
-        [entry.token.value for entry in entries],
-    )
+def _columns(entries: Sequence[Entry]) -> list[Sequence[object]]:
+    return columns(((one.resource, one.token.epoch, one.token.value) for one in entries), 3)
 
 
 def _token(epoch: int | None, value: int | None) -> str | None:
