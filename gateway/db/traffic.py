@@ -9,6 +9,7 @@ from gateway.db.database import Database, Record
 from gateway.db.pool import columns, load
 
 _SQL, _KEY_USES = load("traffic"), load("key_uses")
+_KINDS = ("accepted", "refused", "observed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +84,13 @@ async def read_series(
 async def read_rules(database: Database, since: datetime, until: datetime) -> list[RuleTraffic]:
     """Return the writes of each rule that had any from ``since`` until ``until``, most refusals first."""
     return [
-        RuleTraffic(
-            row["plane"], row["rule"], _counts(row), row["last_accepted"], row["last_refused"], row["last_observed"]
-        )
+        RuleTraffic(row["plane"], row["rule"], _counts(row), *(row[f"last_{kind}"] for kind in _KINDS))
         for row in await database.fetch(_SQL["of_rules"], since, until)
     ]
 
 
 def _counts(row: Record) -> WriteCounts:
-    return WriteCounts(row["accepted"], row["refused"], row["observed"])
+    return WriteCounts(*(row[kind] for kind in _KINDS))
 
 
 async def forget(database: Database, days: int, limit: int) -> int:
