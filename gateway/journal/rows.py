@@ -4,11 +4,10 @@ The second server should fail for other reasons than the first one: another mach
 session never continues after a restart, and commits are pinned to be durable, as of all sessions of the gateway.
 """
 
-from functools import partial
 from uuid import UUID
 
 from gateway.db import rights
-from gateway.db.database import Database, Record, Transaction
+from gateway.db.database import Database, Record
 from gateway.db.pool import load
 from gateway.errors import JournalUnusable, OutcomeUnknown, SqlError, Unavailable
 from gateway.journal.contents import Flaw, Problem
@@ -73,19 +72,10 @@ class RowStore:
 
 async def install(dsn: str, grant_to: str | None) -> None:
     """Make the table of a journal, and let a role use it. The session needs the right to create a schema."""
-    database = Database(dsn, pool_size=1)
-    try:
+    async with Database(dsn, pool_size=1) as database:
         await RowStore(database).install()
         if grant_to is not None:
-            await database.run(partial(_grant, grant_to))
-    finally:
-        await database.close()
-
-
-async def _grant(role: str, transaction: Transaction) -> None:
-    await rights.be_alone(transaction)
-    for row in await transaction.fetch(_SQL["grants"], role):
-        await transaction.execute(row["statement"])
+            await database.run(lambda transaction: rights.run_grants(transaction, _SQL["grants"], grant_to))
 
 
 def _fault(error: Unavailable | OutcomeUnknown | SqlError | ValueError) -> JournalUnusable:

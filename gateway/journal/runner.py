@@ -327,7 +327,7 @@ class Runner:
         async with journal.flushing() as (entries, term):
             if not entries:
                 await journal.note_position()
-            elif await drive(protocol.flush(self._mode, entries, term), self._perform_flush):
+            elif await self._drive(protocol.flush(self._mode, entries, term)):
                 await self.open(again=True)
 
     @asynccontextmanager
@@ -364,9 +364,11 @@ class Runner:
         return [opening] * len(waiting)
 
     async def _drive(
-        self, steps: protocol.RaiseSteps[Any], commit: Callable[[Commit], Awaitable[Any]] | None = None
+        self,
+        steps: protocol.RaiseSteps[Any] | protocol.FlushSteps[Any],
+        commit: Callable[[Commit], Awaitable[Any]] | None = None,
     ) -> Any:
-        async def perform(effect: protocol.RaiseEffect) -> Any:
+        async def perform(effect: protocol.RaiseEffect | protocol.FlushEffect) -> Any:
             match effect:
                 case Commit():
                     assert commit is not None
@@ -378,21 +380,14 @@ class Runner:
                     return await self._journal.append(entries)
                 case Remember(entries, term):
                     return self._the_journal.remember(entries, term)
+                case AskServer():
+                    return await self._database.ask()
+                case FindLower(run, entries):
+                    return await self._database.find_lower(run, entries)
                 case _:
                     assert_never(effect)
 
         return await drive(steps, perform)
-
-    async def _perform_flush(self, effect: protocol.FlushEffect) -> Any:
-        match effect:
-            case Append(entries):
-                return await self._the_journal.append(entries)
-            case AskServer():
-                return await self._database.ask()
-            case FindLower(run, entries):
-                return await self._database.find_lower(run, entries)
-            case _:
-                assert_never(effect)
 
     async def _adopt(self, journal: Journal) -> None:
         """Let the journal know its installation, before its first append. The database is open then."""
