@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
@@ -387,10 +387,10 @@ class NamingChanges:
 
     async def _plan(self, target: Change) -> PlannedChange:
         count, pending = await target.count(self._database), await target.pending(self._database)
-        old = await registry.old_names(self._database, target.patterns)
+        total, epoch = await registry.old_names(self._database, target.patterns)
         holders = await registry.lease_holders(self._database, target.patterns)
-        highest = CarryCount(count.carried, count.collisions, count.too_long, max(count.epoch, old.epoch))
-        left = old.total - count.carried + count.too_long
+        highest = replace(count, epoch=max(count.epoch, epoch))
+        left = total - count.carried + count.too_long
         return PlannedChange(target, highest, left, holders, len(pending), await self._guard(target))
 
     async def _guard(self, target: Change) -> str | None:

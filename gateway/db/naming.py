@@ -98,18 +98,10 @@ async def remembered_keys(database: Database, bucket_name: str) -> list[tuple[st
     return [(row["resource"], row["key"]) for row in await database.fetch(_SQL["remembered_keys"], bucket_name)]
 
 
-@dataclass(frozen=True, slots=True)
-class OldNames:
-    """How many fences and locks have old names, and the highest epoch among them."""
-
-    total: int
-    epoch: int
-
-
-async def old_names(database: Database, patterns: Sequence[str]) -> OldNames:
-    """Count the fences and locks whose names match one of these regular expressions."""
+async def old_names(database: Database, patterns: Sequence[str]) -> tuple[int, int]:
+    """Count the fences and locks whose names match one of these regular expressions; the highest epoch among them."""
     (row,) = await database.fetch(_SQL["old_names"], list(patterns))
-    return OldNames(**row)
+    return row["total"], row["epoch"]
 
 
 async def lease_holders(database: Database, patterns: Sequence[str]) -> dict[str, str]:

@@ -48,6 +48,11 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
     # Pauses that grow.
     r"\bmin\(2 \* ": {"background": "it has them"},
+    # A memory that drops its oldest entry, in place of ``Bounded``.
+    r"\bdel [\w.]+\[(oldest|next\(iter)": {
+        "db.roles": "the server has to forget each statement, too",
+        "http.turns": "a flood must not make all callers wait that have proven themselves",
+    },
     # Work of which so much may go on at one time.
     r"\bSemaphore\(": {"background": "at_a_time", "auth.provider_logins": "requests come one by one"},
 }
