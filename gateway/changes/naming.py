@@ -22,7 +22,7 @@ from gateway.errors import ConfigurationError, GatewayError, ResourceUnderivable
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import Intent
 from gateway.fencing.naming import BucketNaming, RegisteredNaming, TableNaming, concerning
-from gateway.fencing.resource import Template
+from gateway.fencing.resource import Template, as_expression
 from gateway.objects.key_rules import DEFAULT_TEMPLATE, KeyRule, Resources
 from gateway.objects.protocol import settling
 from gateway.objects.protocol.runner import Runner
@@ -208,7 +208,7 @@ class BucketChange:
     @property
     def patterns(self) -> list[str]:
         """Regular expressions of all old names."""
-        return [_expression(pattern) for pattern in _rules_of(self.old.naming).below(self.name, "")]
+        return [f"^{as_expression(pattern)}$" for pattern in _rules_of(self.old.naming).below(self.name, "")]
 
     async def count(self, database: Database) -> CarryCount:
         """Count the fences that it would carry over."""
@@ -266,17 +266,6 @@ def _resource(rules: Resources, bucket: str, key: str) -> str | None:
         return rules.target(bucket, key).resource
     except GatewayError:
         return None
-
-
-def _expression(pattern: str) -> str:
-    """Return a pattern of resources as a regular expression."""
-    segments = []
-    for segment in pattern.split("/"):
-        if segment == "**":
-            segments.append(".*")
-        else:
-            segments.append("[^/]*" if segment == "*" else re.sub(r"([^A-Za-z0-9])", r"[\1]", segment))
-    return f"^{'/'.join(segments)}$"
 
 
 async def _listed(upstream: Upstream, bucket: str) -> AsyncIterator[str]:

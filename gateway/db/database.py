@@ -104,6 +104,12 @@ class Transaction:
         with self._translated:
             await self._session.execute(sql, *arguments)
 
+    async def raise_fences(self, sql: str, *arguments: object) -> int:
+        """Run a statement that returns the fences that it raises, by ``resource``. Return how many it raises."""
+        rows = await self.fetch(sql, *arguments)
+        self.claimed += [(row["resource"], Token(row["epoch"], row["value"])) for row in rows]
+        return len(rows)
+
     async def using(self, fetch: Callable[..., Awaitable[Result]], sql: str, arguments: tuple[object, ...]) -> Result:
         """Return the result of a statement by one of the ways in which a session can run it."""
         with self._translated:

@@ -12,7 +12,6 @@ from gateway.db.pool import columns, load
 from gateway.errors import NamingChanged
 from gateway.fencing.intent import Intent
 from gateway.fencing.naming import BucketNaming, RegisteredNaming, TableNaming
-from gateway.fencing.token import Token
 
 _SQL = load("naming")
 
@@ -193,8 +192,7 @@ class Carry:
         """Raise the fences of the new names."""
         query = _over("carry" if self.epoch is None else "carry_to_a_new_epoch", self.mapping)
         epoch = () if self.epoch is None else (self.epoch,)
-        rows = await transaction.fetch(query, *epoch, *self.arguments)
-        transaction.claimed += [(row["resource"], Token(row["epoch"], row["value"])) for row in rows]
+        await transaction.raise_fences(query, *epoch, *self.arguments)
 
 
 def _over(statement: str, mapping: str) -> str:

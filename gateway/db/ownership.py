@@ -11,7 +11,6 @@ from gateway.db.pool import FORBIDDEN, Session, load, translated
 from gateway.db.servers import APPLICATION
 from gateway.errors import ConfigurationError, OwnershipDiffers, SqlError, Unavailable
 from gateway.fencing.ownership import Owner, Range, Registered, Target, check_share, shown
-from gateway.fencing.token import Token
 
 _SQL = load("ownership")
 
@@ -64,13 +63,8 @@ async def close(database: Database, target: Target, seen: Registered) -> bool:
     journal gets the number of the closing, as it gets any raise of a fence.
     """
 
-    async def work(transaction: Transaction) -> bool:
-        was = (seen.name, seen.share, seen.following, seen.closings, seen.known_closings)
-        for row in await transaction.fetch(_SQL["close"], target.to_json(), *was):
-            transaction.claimed.append((row["resource"], Token(row["epoch"], row["value"])))
-        return bool(transaction.claimed)
-
-    if not await database.run(work):
+    was = (seen.name, seen.share, seen.following, seen.closings, seen.known_closings)
+    if not await database.run(lambda transaction: transaction.raise_fences(_SQL["close"], target.to_json(), *was)):
         raise OwnershipDiffers.in_progress(target.name)
     return seen.following is None
 
@@ -144,13 +138,8 @@ async def tokens_within(database: Database, ranges: Sequence[Range]) -> AsyncIte
 
 async def carry(database: Database, rows: Sequence[Record]) -> None:
     """Raise the fences of these names to these tokens. ``rows``: of ``tokens_within``, each name once."""
-
-    async def work(transaction: Transaction) -> None:
-        columns = [[row[name] for row in rows] for name in _COLUMNS]
-        for row in await transaction.fetch(_SQL["carry"], *columns):
-            transaction.claimed.append((row["resource"], Token(row["epoch"], row["value"])))
-
-    await database.run(work)
+    columns = [[row[name] for row in rows] for name in _COLUMNS]
+    await database.run(lambda transaction: transaction.raise_fences(_SQL["carry"], *columns))
 
 
 async def busy(database: Database, ranges: Sequence[Range]) -> list[tuple[str, str]]:
