@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from gateway.bounded import Bounded
 from gateway.errors import Overloaded
 from gateway.fencing.record import ANONYMOUS
 
@@ -90,14 +91,14 @@ class NetworkRates:
         self._least = max(1, whole // _LEAST), whole_a_second / _LEAST
         self._kept = whole // _KEPT
         self._all = Rate(whole, whole_a_second)
-        self._rates: dict[str, tuple[Rate, Rate]] = {}
+        # Once it is emptied, the rate of all still holds.
+        self._rates: Bounded[str, tuple[Rate, Rate]] = Bounded(_MOST_NETWORKS)
 
     def take(self, address: str | None, number: int, now: float) -> bool:
         """Take so many events of the network of an address. Return whether there were as many."""
         place = network(address)
-        if place not in self._rates and len(self._rates) >= _MOST_NETWORKS:
-            self._rates.clear()  # the rate of all still holds
-        rate, least = self._rates.setdefault(place, (Rate(*self._of_one), Rate(*self._least)))
+        rates = self._rates.get(place) or self._rates.remember(place, (Rate(*self._of_one), Rate(*self._least)))
+        rate, least = rates
         left = self._all.left(now)
         if min(rate.left(now), left) < number or (left - number < self._kept and least.left(now) < number):
             return False

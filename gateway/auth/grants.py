@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol, Self, TypeAlias
 
+from gateway.bounded import Bounded
 from gateway.errors import Denied, Unauthenticated
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.ownership import Owned
@@ -128,7 +129,9 @@ class Rights:
     """All grants of one caller."""
 
     grants: Sequence[Grant] = ()
-    _known: dict[tuple[Action, PlaceKind, str], Limits] = field(default_factory=dict, compare=False, repr=False)
+    _known: Bounded[tuple[Action, PlaceKind, str], Limits] = field(
+        default_factory=lambda: Bounded(_MOST_KNOWN), compare=False, repr=False
+    )
 
     @classmethod
     def all(cls) -> Self:
@@ -206,10 +209,8 @@ class Rights:
     def _at_name(self, action: Action, kind: PlaceKind, name: str) -> Limits:
         found = self._known.get((action, kind, name))
         if found is None:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
             found = self._at(action, kind, lambda pattern: covers_name(pattern, name))
-            self._known[action, kind, name] = found
+            self._known.remember((action, kind, name), found)
         return found
 
     def _at(self, action: Action, kind: PlaceKind, matches: Callable[[str], bool]) -> Limits:

@@ -22,6 +22,7 @@ from gateway.auth import identity_tokens
 from gateway.auth.identity_tokens import Identity, Keys, TrustedIssuer, Unverified, read_keys, secret_key
 from gateway.auth.principal import Principal
 from gateway.background import Attempts, background_tasks, unreachable
+from gateway.bounded import Bounded
 from gateway.config.access import Issuer
 from gateway.errors import GatewayError, Unauthenticated, Unavailable
 from gateway.observe.events import KeysChanged, Observe, ServiceUnreachable
@@ -209,7 +210,7 @@ class Issuers:
     ) -> None:
         self._clock = clock
         self._trusted = [(_trusted(one), KeySet(one, observe)) for one in issuers]
-        self._remembered: dict[bytes, Principal] = {}
+        self._remembered: Bounded[bytes, Principal] = Bounded(MOST_REMEMBERED)
 
     def __bool__(self) -> bool:
         return bool(self._trusted)
@@ -260,10 +261,7 @@ class Issuers:
         identity = identity_tokens.verify(token, trusted, keys.keys, self._clock())
         proof = TokenProof(identity.expires, keys, keys.version, self._clock)
         principal = replace(admit(identity), proof=proof)
-        if len(self._remembered) >= MOST_REMEMBERED:
-            self._remembered.clear()
-        self._remembered[digest] = principal
-        return principal
+        return self._remembered.remember(digest, principal)
 
     def _issuer_of(self, token: Unverified) -> tuple[TrustedIssuer, KeySet]:
         for trusted, keys in self._trusted:

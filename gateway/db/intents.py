@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 
 from gateway.db.database import Claims, Database, Record, Transaction
-from gateway.db.fences import fence_from_row
+from gateway.db.fences import fence_or_none
 from gateway.db.pool import load
-from gateway.fencing.decision import Decision, Enforcement, Equal, Fence, Presented
+from gateway.fencing.decision import Decision, Enforcement, Equal, Presented
 from gateway.fencing.intent import (
     ABSENCE,
     Announcement,
@@ -23,7 +22,7 @@ from gateway.fencing.intent import (
     Raised,
     Spent,
 )
-from gateway.fencing.token import Token
+from gateway.fencing.token import Token, pair
 
 _SQL = load("intents")
 _RAISE = load("fences")["raise"]
@@ -43,27 +42,18 @@ def size(asked: Begin | Finish) -> int:
     return 256 + named + len(write.caller) + sum(map(len, asked.outcomes or ())) + 32 * len(asked.over)
 
 
-async def begin(database: Database, asked: Begin) -> Begun:
-    """Claim and announce in one transaction.
+async def begin(database: Database, asked: Sequence[Begin], *, patient: bool = False) -> list[Begun]:
+    """Claim and announce writes with the same statement, in one transaction and round trip.
 
-    Raise ``SqlError`` FN503 if the naming of the bucket is not the one to prove.
-    """
-    row = await database.fetchrow_claim(
-        statement(asked), *_begin_values(asked), claims=partial(_begin_claims, asked), objects=True
-    )
-    return _begun(asked, row)
-
-
-async def begin_many(database: Database, asked: Sequence[Begin]) -> list[Begun]:
-    """Do what ``begin`` does for several writes with the same statement, in one transaction and round trip.
-
-    If one of them fails, none is announced.
+    If one of them fails, none is announced. Raise ``SqlError`` FN503 if the naming of a bucket is not the one to prove.
+    ``patient``: on a session that waits longer.
     """
 
     def claims(rows: list[Record]) -> Claims:
         return [claim for one, row in zip(asked, rows, strict=True) for claim in _begin_claims(one, row)]
 
-    rows = await database.fetchmany_claim(statement(asked[0]), list(map(_begin_values, asked)), claims, objects=True)
+    values = list(map(_begin_values, asked))
+    rows = await database.fetchmany_claim(statement(asked[0]), values, claims, objects=True, patient=patient)
     return list(map(_begun, asked, rows))
 
 
@@ -72,8 +62,7 @@ def _begin_values(asked: Begin) -> tuple[object, ...]:
     presented = write.presented
     return (
         write.resource,
-        presented.token.epoch if presented else None,
-        presented.token.value if presented else None,
+        *pair(presented.token if presented else None),
         presented.holder if presented else None,
         write.caller,
         write.equal is Equal.STRICT,
@@ -109,7 +98,7 @@ def _begin_claims(asked: Begin, row: Record) -> Claims:
 def _begun(asked: Begin, row: Record) -> Begun:
     return Begun(
         decision=None if row["decision"] is None else Decision(row["decision"]),
-        fence=_fence(row["fence"]),
+        fence=fence_or_none(row["fence"]),
         pending=_intents(row["pending"]),
         signed_at=row["signed_at"],
         waited=tuple(ForbiddenETag(one["etag"], one["dead_at"]) for one in row["forbidden"] or ()),
@@ -123,32 +112,22 @@ def _begun(asked: Begin, row: Record) -> Begun:
     )
 
 
-async def finish(database: Database, asked: Finish) -> bool:
-    """Forget the intent. Return False if it is being settled, or was settled and is gone."""
-    row = await database.fetchrow_write(_SQL["finish"], *_finish_values(asked))
-    assert row is not None
-    return bool(row["undisturbed"])
+async def finish(database: Database, asked: Sequence[Finish], *, patient: bool = False) -> list[bool]:
+    """Forget intents, in one transaction and round trip. False: it is being settled, or was settled and is gone.
 
-
-async def finish_many(database: Database, asked: Sequence[Finish]) -> list[bool]:
-    """Do what ``finish`` does for several writes, in one transaction and round trip."""
-    rows = await database.fetchmany_write(_SQL["finish"], list(map(_finish_values, asked)))
+    ``patient``: as of ``begin``.
+    """
+    rows = await database.fetchmany_write(_SQL["finish"], list(map(_finish_values, asked)), patient=patient)
     return [bool(row["undisturbed"]) for row in rows]
 
 
 def _finish_values(asked: Finish) -> tuple[object, ...]:
-    write = asked.write
-    return (
-        *(write.resource, write.bucket, write.key, write.write_id, write.attempt),
-        *(asked.etag, asked.tombstone, asked.certain, list(asked.spent)),
-    )
+    return *_which(asked.write), asked.etag, asked.tombstone, asked.certain, list(asked.spent)
 
 
 async def abandon(database: Database, write: Announcement, spent: Sequence[str] = ()) -> None:
     """One's own mutation can have no effect any more: forget it. ``spent``: as of ``finish``."""
-    await database.fetchrow_write(
-        _SQL["abandon"], write.resource, write.bucket, write.key, write.write_id, write.attempt, list(spent)
-    )
+    await database.fetchrow_write(_SQL["abandon"], *_which(write), list(spent))
 
 
 async def forget_spent(database: Database, store_time: datetime, limit: int) -> int:
@@ -165,10 +144,7 @@ async def settle(database: Database, intent: Intent, *, seen: bool, spent: Seque
 
     ``seen``: it was seen to have taken effect. ``spent``: as of ``finish``.
     """
-    await database.fetchrow_write(
-        *(_SQL["settle"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt, seen),
-        list(spent),
-    )
+    await database.fetchrow_write(_SQL["settle"], *_which(intent), seen, list(spent))
 
 
 async def forbid(database: Database, intent: Intent, store_time: datetime | None = None) -> ForbiddenETags:
@@ -176,7 +152,7 @@ async def forbid(database: Database, intent: Intent, store_time: datetime | None
 
     Durable when this returns. ``store_time``: as of ``begin``.
     """
-    row = await database.fetchrow_write(
+    (row,) = await database.fetch_write(
         _SQL["forbid"],
         intent.resource,
         intent.bucket,
@@ -187,7 +163,6 @@ async def forbid(database: Database, intent: Intent, store_time: datetime | None
         intent.dead_at,
         store_time,
     )
-    assert row is not None
     return ForbiddenETags(frozenset(row["etags"]), frozenset(row["spent"]))
 
 
@@ -205,24 +180,18 @@ async def forbid_longer(
 
 async def raise_fence(database: Database, resource: str, presented: Presented, caller: str) -> Raised:
     """Raise without writing, in one transaction, and say which older mutations are still under way."""
-    row = await database.fetchrow_claim(
-        _RAISE,
-        resource,
-        presented.token.epoch,
-        presented.token.value,
-        presented.holder,
-        caller,
-        claims=partial(_claims, resource, presented.token),
+    token = presented.token
+    asked = (resource, *pair(token), presented.holder, caller)
+    (row,) = await database.fetchmany_claim(
+        _RAISE, [asked], lambda rows: _claims(resource, token, rows[0]), patient=True
     )
-    fence = _fence(row["fence"])
+    fence = fence_or_none(row["fence"])
     assert fence is not None
     return Raised(Decision(row["decision"]), fence, _intents(row["pending"]))
 
 
 async def is_pending(database: Database, intent: Intent) -> bool:
-    row = await database.fetchrow(
-        _SQL["pending"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt
-    )
+    row = await database.fetchrow(_SQL["pending"], *_which(intent))
     return row is not None and bool(row["pending"])
 
 
@@ -231,13 +200,13 @@ async def list_pending(database: Database, limit: int) -> list[Intent]:
     return [intent_from_row(row["intent"]) for row in await database.fetch(_SQL["all_pending"], limit)]
 
 
+def _which(one: Announcement | Intent) -> tuple[object, ...]:
+    return one.resource, one.bucket, one.key, one.write_id, one.attempt
+
+
 def _claims(resource: str, token: Token | None, row: Record) -> Claims:
     passes = token is not None and row["decision"] is not None and Decision(row["decision"]).passes
     return [(resource, token)] if token is not None and passes else []
-
-
-def _fence(row: Record | None) -> Fence | None:
-    return None if row is None or row["resource"] is None else fence_from_row(row)
 
 
 def _intents(rows: list[Record] | None) -> tuple[Intent, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from time import monotonic
 from urllib.parse import unquote, unquote_to_bytes
 
+from gateway.bounded import Bounded
 from gateway.db.database import Database
 from gateway.db.naming import primary_keys
 from gateway.errors import ResourceMalformed
@@ -34,7 +35,7 @@ class Spellings:
             _form(template, "(?:(?!%2F)[^/])*", "(?:(?!%2F).)*" if "key" in template.fields else None)
             for template in keys
         ]
-        self._accepted: dict[str, float] = {}
+        self._accepted: Bounded[str, float] = Bounded(_MOST)
 
     async def check(self, names: Iterable[str]) -> None:
         """Raise ``ResourceMalformed``, with the spelling to use, for a name that may stand for another one.
@@ -48,9 +49,8 @@ class Spellings:
         made = await self._made({*unknown, *(name for name in meant.values() if name is not None)})
         for name, decoded in meant.items():
             _check(name, decoded, made)
-        if len(self._accepted) + len(unknown) > _MOST:
-            self._accepted.clear()
-        self._accepted.update(dict.fromkeys(unknown, monotonic() + _REMEMBERED))
+        for name in unknown:
+            self._accepted.remember(name, monotonic() + _REMEMBERED)
 
     async def _made(self, names: Collection[str]) -> set[str]:
         """Return the names that a table or a bucket makes."""

@@ -411,7 +411,7 @@ class TestPending:
         self, dsn: str, database: Database, age: int, status: CheckStatus
     ) -> None:
         announced = Announcement("s3/reports/a", "reports", "a", uuid4(), Presented(Token(0, 1)), "writer")
-        await intents.begin(database, Begin(announced, None))
+        await intents.begin(database, [Begin(announced, None)], patient=True)
         await execute(dsn, f"UPDATE fencing.intent SET signed_at = now() - interval '{age} seconds'")
         check = found(await examine(config(dsn)), "intents")
         assert check.status is status

@@ -191,7 +191,7 @@ class TestIntents:
         presented = Presented(Token(0, 5))
         write = Announcement("s3/bucket/k", "bucket", "k", uuid4(), presented, "w", kind=kind, upload_id=upload_id)
         database = patient(stage.dsn)
-        await intents.begin(database, Begin(write))
+        await intents.begin(database, [Begin(write)], patient=True)
         await database.close()
         await stage.rows("UPDATE fencing.intent SET signed_at = now() - $1::interval", age)
 

@@ -52,7 +52,7 @@ async def by_claims(
 async def by_begin(database: Database, resource: str, token: Token, holder: str | None, caller: str) -> None:
     """As a write to an object does."""
     announced = Announcement(resource, "bucket", "key", uuid4(), Presented(token, holder), caller)
-    await intents.begin(database, Begin(announced, None))
+    await intents.begin(database, [Begin(announced, None)], patient=True)
     await database.fetch_write("DELETE FROM fencing.intent")
 
 

@@ -56,13 +56,13 @@ def test_a_statement_is_made_once_for_a_shape_as_long_as_there_is_room(monkeypat
     for size in (2, 3, 2, 3, 1):
         read(size)
     assert asked == [1, 2, 3]
-    read(4)  # the fourth: the oldest goes
+    read(4)  # the fourth: the others go
     read(1)
     assert asked == [1, 2, 3, 4, 1]
     read(99)  # hardly anything else fits beside it
     read(1)
     read(4)
-    assert asked == [1, 2, 3, 4, 1, 99, 4]
+    assert asked == [1, 2, 3, 4, 1, 99, 1, 4]
 
 
 STATEMENTS = Statements(ACCOUNTS, naming(ACCOUNTS, Rule()))

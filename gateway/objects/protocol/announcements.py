@@ -7,10 +7,10 @@ announced nothing.
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
-from gateway.batching import Lane
+from gateway.batching import Lane, patiently
 from gateway.db import intents
 from gateway.db import naming as registry
 from gateway.db.database import Database
@@ -25,7 +25,6 @@ ROOM = 32 * 1024
 # Seconds after which the next batch sets out beside a batch under way, which may be waiting for a lock.
 OVERLAP = 0.004
 
-Asked = TypeVar("Asked", Begin, Finish)
 Answer = TypeVar("Answer")
 
 _NAMING_CHANGED = "FN503"
@@ -42,7 +41,7 @@ class Announcements:
         self._database, self._resources = database, resources
         self._namings: dict[str, UUID] = {}
         self._begins: dict[str, Lane[Begin, Begun]] = {}
-        self._finishes: Lane[Finish, bool] = _lane(database, intents.finish_many, intents.finish)
+        self._finishes: Lane[Finish, bool] = _lane(partial(intents.finish, database))
 
     async def begin(self, asked: Begin, *, proven: bool) -> Begun:
         """Announce a write. ``proven``: only under the naming in force.
@@ -68,9 +67,10 @@ class Announcements:
     async def _begin(self, asked: Begin) -> Begun:
         size, statement = intents.size(asked), intents.statement(asked)
         if size > ROOM:
-            return await intents.begin(self._database, asked)
+            (begun,) = await intents.begin(self._database, [asked], patient=True)
+            return begun
         if statement not in self._begins:
-            self._begins[statement] = _lane(self._database, intents.begin_many, intents.begin)
+            self._begins[statement] = _lane(partial(intents.begin, self._database))
         return await self._begins[statement].ask(asked, size=size)
 
     async def _naming(self, bucket: str) -> UUID:
@@ -90,14 +90,10 @@ class Announcements:
         return registered.generation
 
 
+def _lane(together: Callable[..., Awaitable[Sequence[Answer]]]) -> Lane[Any, Answer]:
+    return Lane(together, patiently(together), most=MOST, room=ROOM, order=_place, overlap=OVERLAP)
+
+
 def _place(asked: Begin | Finish) -> tuple[str, str, str]:
     write = asked.write
     return write.resource, write.bucket, write.key
-
-
-def _lane(
-    database: Database,
-    many: Callable[[Database, Sequence[Asked]], Awaitable[list[Answer]]],
-    one: Callable[[Database, Asked], Awaitable[Answer]],
-) -> Lane[Asked, Answer]:
-    return Lane(partial(many, database), partial(one, database), most=MOST, room=ROOM, order=_place, overlap=OVERLAP)

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from gateway.db import intents
 from gateway.db.database import Database
+from gateway.driver import drive
 from gateway.errors import OutcomeUnknown, SqlError, Unavailable
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import LATE_AFTER, SIGNATURE_LIFETIME, Announcement, Begun, Duplicates, Intent, MutationKind
@@ -117,27 +118,24 @@ class Runner:
 
     async def run(self, steps: Steps[Result], payload: OperationPayload = NO_PAYLOAD) -> Result:
         """Drive one operation to its end. Raises ``OutcomeUnknown`` where Postgres failed after S3 was asked."""
-        answer: EffectAnswer = None
         asked = False
         check = BypassCheck(self._database, self._upstream, self._observe, self._resources)
+
+        async def perform(effect: Effect) -> EffectAnswer:
+            nonlocal asked
+            asked = asked or _is_the_write(effect)
+            answer = await self._stepped(effect, payload, check)
+            await check.after(effect, answer)
+            return answer
+
         try:
-            while True:
-                try:
-                    effect = steps.send(answer)
-                except StopIteration as end:
-                    result: Result = end.value
-                    return result
-                asked = asked or _is_the_write(effect)
-                answer = await self._stepped(effect, payload, check)
-                await check.after(effect, answer)
+            return await drive(steps, perform)
         except (Unavailable, OutcomeUnknown, SqlError) as error:
             if asked:
                 raise OutcomeUnknown("The database failed while the write was under way.") from error
             if isinstance(error, SqlError | Unavailable):
                 raise
             raise Unavailable(error.message) from error
-        finally:
-            steps.close()
 
     async def _stepped(self, effect: Effect, payload: OperationPayload, check: BypassCheck) -> EffectAnswer:
         if isinstance(effect, Begin | Forbid):

@@ -10,6 +10,7 @@ from sys import getsizeof
 from typing import Any, TypeVar
 
 from gateway.auth.grants import NOTHING, Rights
+from gateway.bounded import Bounded
 from gateway.budget import Budget
 from gateway.db import settings
 from gateway.db.database import Database, Transaction
@@ -195,8 +196,8 @@ def planned_rows(plan: str) -> int:
     return rows
 
 
-_MOST_OF_DOCUMENTS = 16 * 1024 * 1024
-"""Bytes of the descriptions that are kept. The newest one is, whatever its size."""
+_MOST_DOCUMENTS, _LARGEST_DOCUMENTS = 10_000, 16 * 1024 * 1024
+"""Number and bytes of the descriptions that are kept. The newest one is, whatever its size."""
 
 
 class Description:
@@ -206,7 +207,7 @@ class Description:
         self._tables, self._functions, self._prefix, self._enabled = tables, functions, prefix, enabled
         # Callers with the same rights get the same document. Making that of a large schema takes long.
         self._of: tuple[Snapshot, Functions] | None = None
-        self._documents: dict[tuple[str, ...], bytes] = {}
+        self._documents: Bounded[tuple[str, ...], bytes] = Bounded(_MOST_DOCUMENTS, _LARGEST_DOCUMENTS)
 
     async def answer(self, method: str, schema: str, headers: Mapping[bytes, str], rights: Rights) -> Response:
         """Return the answer, with the tables and functions that ``rights`` are about. ``headers`` by lower-case name.
@@ -241,7 +242,5 @@ class Description:
         body = self._documents.get(key)
         if body is None:
             body = openapi.as_json(tables, functions, self._prefix)
-            if sum(map(len, self._documents.values())) + len(body) > _MOST_OF_DOCUMENTS:
-                self._documents.clear()
-            self._documents[key] = body
+            self._documents.remember(key, body, len(body))
         return openapi.root(body, with_body=method == "GET")

@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql.asyncpg import dialect as asyncpg_dialect
 from sqlalchemy.sql.elements import quoted_name
 from sqlalchemy.sql.expression import ColumnElement
 
+from gateway.bounded import Bounded
 from gateway.errors import DialectError, SqlError
 from gateway.tables.catalog import Table
 from gateway.tables.dialect.grammar import IS_WORDS, not_implemented
@@ -114,26 +115,19 @@ def answered(row: sa.Select[Any], beyond: ColumnElement[Any] | None = None) -> s
 
 
 def kept(make: Callable[[Shape], Statement]) -> Callable[[Shape], Statement]:
-    """Cache ``make`` for each shape while there is room. The oldest statements go first.
+    """Cache ``make`` for each shape while there is room.
 
     The cache is bounded in number and in size, because callers decide how many shapes there are, and how long.
     """
-    statements: dict[Shape, Statement] = {}
-    size = 0
+    statements: Bounded[Shape, Statement] = Bounded(MOST_KEPT, MOST_KEPT_TEXT)
 
     def made(shape: Shape) -> Statement:
-        nonlocal size
         found = statements.get(shape)
         if found is not None:
             return found
         statement = make(shape)
-        if len(statement.text) > LONGEST_KEPT:
-            return statement
-        size += len(statement.text)
-        while statements and (len(statements) >= MOST_KEPT or size > MOST_KEPT_TEXT):
-            size -= len(statements.pop(next(iter(statements))).text)
-        statements[shape] = statement
-        return statement
+        size = len(statement.text)
+        return statement if size > LONGEST_KEPT else statements.remember(shape, statement, size)
 
     return made
 
