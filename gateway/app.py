@@ -28,7 +28,7 @@ from gateway.http.crowd import CROWD
 from gateway.http.direct import Prepared
 from gateway.http.head import Head, KnownHeads
 from gateway.http.middleware import Middleware, answer_problem
-from gateway.journal.opening import Wait, wait_in_silence
+from gateway.journal.opening_table import Wait, wait_in_silence
 from gateway.journal.protocol import Opening
 from gateway.objects.bypass import BypassScan
 from gateway.objects.exchange import ResponseWriter

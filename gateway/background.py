@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 async def at_a_time(most: int, work: Callable[[Item], Awaitable[Result]], items: Iterable[Item]) -> list[Result]:
-    """Return what ``work`` returns for each item, in their order. Raises the first ``GatewayError`` of them.
+    """Return what ``work`` returns for each item, in their order. Raises the first error of them, and ends the others.
 
     ``most``: the number of items that are worked on at one time.
     """
@@ -27,7 +27,7 @@ async def at_a_time(most: int, work: Callable[[Item], Awaitable[Result]], items:
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(item)) for item in items]
-    except* GatewayError as errors:
+    except* Exception as errors:  # noqa: BLE001 - it is raised again
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
 
@@ -45,6 +45,19 @@ async def background_tasks(*works: Coroutine[Any, Any, None]) -> AsyncIterator[N
         finally:
             for task in tasks:
                 task.cancel()
+
+
+async def wait_until(event: asyncio.Event, seconds: float) -> bool:
+    """Wait until an event is set, for at most so many seconds. Return whether it is."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
+
+
+def grown(pause: float, first: float, longest: float) -> float:
+    """Return the pause after a failure, given the one before it: it doubles from the first to the longest."""
+    return max(first, min(2 * pause, longest))
 
 
 class Attempts:
@@ -72,7 +85,7 @@ class Attempts:
         except Exception as error:  # noqa: BLE001 - a bug must end neither the task nor the gateway
             if self.pause == self._first:
                 self._observe(self._failed(error))
-            self.pause = max(self._first, min(2 * self.pause, self._longest))
+            self.pause = grown(self.pause, self._first, self._longest)
             return False
         self.succeeded()
         return True

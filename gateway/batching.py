@@ -31,6 +31,16 @@ def outcome_unknown(error: Exception) -> bool:
     return isinstance(error, OutcomeUnknown)
 
 
+def patiently(together: Callable[..., Awaitable[Sequence[Answer]]]) -> Callable[[Any], Awaitable[Answer]]:
+    """Return a way to send an item alone: as a batch of one, with ``patient``."""
+
+    async def alone(item: Any) -> Answer:
+        (answer,) = await together([item], patient=True)
+        return answer
+
+    return alone
+
+
 class Lane(Generic[Item, Answer]):
     """Sends items in batches, and gives each sender its own answer or its own error."""
 

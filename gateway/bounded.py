@@ -1,6 +1,7 @@
 """The one memory that forgets: a dictionary that is emptied when it is full. It keeps only what can be found out again.
 
-A hit costs no more than a dictionary's. A cache that drops its oldest entry keeps the order of uses, at each hit.
+A hit costs no more than a dictionary's. A cache that drops its oldest entry keeps the order of uses, at each hit. For
+the results of a pure function there is ``functools.lru_cache``.
 """
 
 from math import inf
@@ -11,7 +12,7 @@ Value = TypeVar("Value")
 
 
 class Bounded(dict[Key, Value]):
-    """Values by key, ``most`` at a time ``largest`` in sum. ``remember`` adds; else it is a dictionary."""
+    """At most ``most`` values by key, with sizes of at most ``largest`` in sum. ``remember`` adds; else a dictionary."""
 
     __slots__ = ("_largest", "_most", "_size")
 
@@ -26,7 +27,11 @@ class Bounded(dict[Key, Value]):
         """
         if (len(self) >= self._most and key not in self) or self._size + size > self._largest:
             self.clear()
-            self._size = 0
         self._size += size
         self[key] = value
         return value
+
+    def clear(self) -> None:
+        """Forget everything."""
+        super().clear()
+        self._size = 0

@@ -35,7 +35,7 @@ from gateway.fencing.record import Attempt
 from gateway.findings import asked_by
 from gateway.guard.watching import GuardWatcher
 from gateway.http.body import BodyReader
-from gateway.journal.opening import read_opening
+from gateway.journal.opening_table import read_opening
 from gateway.leases.service import LeaseService
 from gateway.objects.pipeline import Neighbours, ObjectPlane, Settings
 from gateway.objects.store.bucket_profile import Profile

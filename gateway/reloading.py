@@ -19,6 +19,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
+from gateway.background import grown
 from gateway.config import Config
 from gateway.config.reloadable import Change, changes
 from gateway.errors import GatewayError, ReloadRefused
@@ -248,7 +249,7 @@ class Reloading(Generic[Gateway]):
                 continue
             refused = await self._by_operator("watch")
             if refused is not None and refused.retry_after is not None:
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pause = grown(pause, _LOOK, _LONGEST_PAUSE)
                 continue
             wrong, pause = state if refused else None, _LOOK
 

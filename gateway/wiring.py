@@ -26,9 +26,9 @@ from gateway.journal import runner as openings
 from gateway.journal.archive import Store
 from gateway.journal.bucket import BucketStore
 from gateway.journal.journal import Journal
-from gateway.journal.opening import OpeningTable, Wait, wait_in_silence
-from gateway.journal.protocol import Mode
+from gateway.journal.opening_table import OpeningTable, Wait, wait_in_silence
 from gateway.journal.rows import RowStore
+from gateway.journal.trust import Mode
 from gateway.leases.terms import LeaseTerms
 from gateway.objects.key_rules import DEFAULT_TEMPLATE, KeyRule, Resources
 from gateway.objects.protocol.runner import Runner

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from gateway.background import Attempts, background_tasks, describe_failure, repeat, sweep_failed
+from gateway.background import Attempts, at_a_time, background_tasks, describe_failure, repeat, sweep_failed
 from gateway.errors import Unavailable
 from gateway.observe.events import SweepFailed
 from tests.running import Events
@@ -129,3 +129,22 @@ class TestWorking:
 )
 def test_only_what_was_foreseen_is_quoted(error: Exception, words: str) -> None:
     assert describe_failure(error) == words
+
+
+async def test_of_many_items_at_a_time_the_first_error_is_raised_and_the_others_are_ended() -> None:
+    ended: list[int] = []
+
+    async def work(item: int) -> int:
+        try:
+            await asyncio.sleep(0 if item else 60)
+        except asyncio.CancelledError:
+            ended.append(item)
+            raise
+        if item == 3:
+            raise KeyError(item)
+        return 2 * item
+
+    assert await at_a_time(2, work, [1, 2]) == [2, 4]
+    with pytest.raises(KeyError):
+        await at_a_time(2, work, [0, 1, 2, 3])
+    assert ended == [0]

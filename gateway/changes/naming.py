@@ -4,23 +4,25 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 from gateway import wiring
-from gateway.changes.orders import CarryOver, Close, FindPending, NamingEffect, Settle, carry_out, change_naming
+from gateway.changes.orders import CarryOver, Close, FindPending, NamingEffect, Settle, change_naming
 from gateway.config.databases import DatabaseConfig
 from gateway.db import catalog, guards
 from gateway.db import naming as registry
 from gateway.db.database import Database
 from gateway.db.naming import Carry, CarryCount
 from gateway.db.ownership import OWNERSHIP
+from gateway.db.pool import columns
+from gateway.driver import drive
 from gateway.errors import ConfigurationError, GatewayError, ResourceUnderivable, Unavailable
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import Intent
 from gateway.fencing.naming import BucketNaming, RegisteredNaming, TableNaming, concerning
-from gateway.fencing.resource import Template
+from gateway.fencing.resource import Template, as_expression
 from gateway.objects.key_rules import DEFAULT_TEMPLATE, KeyRule, Resources
 from gateway.objects.protocol import settling
 from gateway.objects.protocol.runner import Runner
@@ -206,12 +208,12 @@ class BucketChange:
     @property
     def patterns(self) -> list[str]:
         """Regular expressions of all old names."""
-        return [_expression(pattern) for pattern in _rules_of(self.old.naming).below(self.name, "")]
+        return [f"^{as_expression(pattern)}$" for pattern in _rules_of(self.old.naming).below(self.name, "")]
 
     async def count(self, database: Database) -> CarryCount:
         """Count the fences that it would carry over."""
         _, names = await self._renamed_keys(database)
-        return await registry.count_carried(database, _MAPPING, *_columns(names))
+        return await registry.count_carried(database, _MAPPING, *columns(names, 2))
 
     async def pending(self, database: Database) -> list[Intent]:
         """Return the object writes that may be under way."""
@@ -228,7 +230,7 @@ class BucketChange:
             # The locks of all other keys go on as they are.
             names = sorted({(old, new) for _, old, new in moved})
         mapping = _MAPPING if epoch is None else _MAPPING_TO_A_NEW_EPOCH
-        carry = Carry(mapping, _columns(names), self.was, epoch)
+        carry = Carry(mapping, columns(names, 2), self.was, epoch)
         await registry.open_bucket(database, self.name, self.following, carry, moved)
 
     async def _renamed_keys(self, database: Database) -> tuple[list[tuple[str, str, str]], list[tuple[str, str]]]:
@@ -253,10 +255,6 @@ class BucketChange:
         return moved, sorted(names)
 
 
-def _columns(names: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
-    return [old for old, _ in names], [new for _, new in names]
-
-
 def _rules_of(naming: BucketNaming) -> Resources:
     """Return the rules of a naming. Its last one is the default, which needs no rule."""
     return Resources(KeyRule.compile(match, template) for match, template in naming.rules[:-1])
@@ -268,17 +266,6 @@ def _resource(rules: Resources, bucket: str, key: str) -> str | None:
         return rules.target(bucket, key).resource
     except GatewayError:
         return None
-
-
-def _expression(pattern: str) -> str:
-    """Return a pattern of resources as a regular expression."""
-    segments = []
-    for segment in pattern.split("/"):
-        if segment == "**":
-            segments.append(".*")
-        else:
-            segments.append("[^/]*" if segment == "*" else re.sub(r"([^A-Za-z0-9])", r"[\1]", segment))
-    return f"^{'/'.join(segments)}$"
 
 
 async def _listed(upstream: Upstream, bucket: str) -> AsyncIterator[str]:
@@ -386,15 +373,15 @@ class NamingChanges:
                     await target.carry_over(self._database, planned.new_epoch if new_locks else None)
             return None
 
-        await carry_out(change_naming(), perform)
+        await drive(change_naming(), perform)
         return planned
 
     async def _plan(self, target: Change) -> PlannedChange:
         count, pending = await target.count(self._database), await target.pending(self._database)
-        old = await registry.old_names(self._database, target.patterns)
+        total, epoch = await registry.old_names(self._database, target.patterns)
         holders = await registry.lease_holders(self._database, target.patterns)
-        highest = CarryCount(count.carried, count.collisions, count.too_long, max(count.epoch, old.epoch))
-        left = old.total - count.carried + count.too_long
+        highest = replace(count, epoch=max(count.epoch, epoch))
+        left = total - count.carried + count.too_long
         return PlannedChange(target, highest, left, holders, len(pending), await self._guard(target))
 
     async def _guard(self, target: Change) -> str | None:

@@ -1,16 +1,16 @@
 """The orders of both changes, without any I/O: in which order something is closed, waited for, carried over and opened.
 
-A generator yields the effects that it wants and is sent their answers. A process may stop at each ``yield``, and
-another one may begin again from the start. ``tests/model`` tries all of it beside writers and gateways.
+``gateway.driver`` carries them out. A process may stop at each ``yield``, and another one may begin again from the
+start. ``tests/model`` tries all of it beside writers and gateways.
 
 The two are not one protocol. A naming is closed for its own target alone, and comes into force in the transaction that
 carries its fences over. A share moves names between databases, which no transaction spans: so all of them are closed
-before any is opened. ``carry_out`` drives both.
+before any is opened.
 """
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from gateway.errors import GatewayError
 from gateway.fencing.intent import Intent
@@ -79,27 +79,6 @@ NamingEffect: TypeAlias = Close | FindPending | Settle | CarryOver
 NamingSteps: TypeAlias = Generator[NamingEffect, Sequence[Intent] | None, None]
 OwnershipEffect: TypeAlias = Close | EndSessions | FindObstacles | Reopen | CarryOver | Open
 OwnershipSteps: TypeAlias = Generator[OwnershipEffect, bool | None, bool]
-
-Effect = TypeVar("Effect")
-Answer = TypeVar("Answer")
-Result = TypeVar("Result")
-
-
-async def carry_out(steps: Generator[Effect, Any, Result], perform: Callable[[Effect], Awaitable[object]]) -> Result:
-    """Carry a change out to its end, and return what it returns. An effect that fails is thrown as its error."""
-    answer: object = None
-    failed: GatewayError | None = None
-    while True:
-        try:
-            effect = steps.send(answer) if failed is None else steps.throw(failed)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        answer, failed = None, None
-        try:
-            answer = await perform(effect)
-        except GatewayError as error:
-            failed = error
 
 
 def change_naming() -> NamingSteps:

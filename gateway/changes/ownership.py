@@ -15,7 +15,6 @@ from gateway.changes.orders import (
     Open,
     OwnershipEffect,
     Reopen,
-    carry_out,
     change_ownership,
 )
 from gateway.config import Config
@@ -23,6 +22,7 @@ from gateway.config.databases import DatabaseConfig
 from gateway.config.sections import NO_DATABASE
 from gateway.db import ownership
 from gateway.db.database import Database, Record
+from gateway.driver import drive
 from gateway.errors import ConfigurationError, CrossesDatabases, GatewayError, OwnershipDiffers, Unavailable
 from gateway.fencing.ownership import (
     Domain,
@@ -35,7 +35,7 @@ from gateway.fencing.ownership import (
     written,
 )
 from gateway.fencing.resource import escape
-from gateway.journal.protocol import Mode
+from gateway.journal.trust import Mode
 
 _SHOWN = 5
 
@@ -225,7 +225,7 @@ class Fleet:
             await ownership.begin(seat.database)
         number = 1 + max((one.number for one in self._answers), default=0)
         fleet = next((one.fleet for one in self._answers if one.fleet is not None), uuid4())
-        applied = await carry_out(
+        applied = await drive(
             change_ownership([seat.name for seat in concerned]),
             lambda effect: self._perform(effect, number, fleet, say),
         )

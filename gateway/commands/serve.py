@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gateway import serving, targets
 from gateway.app import build
+from gateway.background import background_tasks
 from gateway.changes import ownership
 from gateway.changes.naming import naming_changes
 from gateway.commands.console import load, places
@@ -120,10 +121,8 @@ async def _attended(
     """Serve, and tell the service manager."""
     server.on_start = partial(manager.ready, status)
     server.on_stop = partial(manager.stopping, drain + KILLED_AFTER)
-    async with asyncio.TaskGroup() as tasks:
-        watching = tasks.create_task(manager.watch())
+    async with background_tasks(manager.watch()):
         await server.serve(sockets=[listener])
-        watching.cancel()
 
 
 def serve_as_worker(number: int, count: int, talk: int, connections: int) -> None:

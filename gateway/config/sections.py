@@ -27,7 +27,7 @@ from gateway.fencing.intent import LATE_AFTER, Duplicates
 from gateway.fencing.ownership import Domain
 from gateway.fencing.resource import check_pattern
 from gateway.journal.contents import PREFIX
-from gateway.journal.protocol import Mode
+from gateway.journal.trust import Mode
 
 KIBIBYTE = 1024
 MEBIBYTE = 1024 * KIBIBYTE

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gateway.db.database import Database
-from gateway.db.pool import load
+from gateway.db.pool import columns, load
 from gateway.fencing.intent import Announcement
 
 _SQL = load("bypasses")
@@ -97,10 +97,8 @@ async def save_position(database: Database, beat: ScanPosition, after: str) -> N
 
 async def read_remembered(database: Database, beat: ScanPosition, limit: int) -> list[RememberedObject]:
     """Return the remembered state of the next keys of a bucket, in their order."""
-    return [
-        RememberedObject(row["resource"], row["key"], row["etag"], row["tombstone"], row["witnessed"], row["version"])
-        for row in await database.fetch(_SQL["remembered"], beat.bucket, beat.after, limit)
-    ]
+    rows = await database.fetch(_SQL["remembered"], beat.bucket, beat.after, limit)
+    return [RememberedObject(**row) for row in rows]
 
 
 async def forget_objects(database: Database, bucket: str, rows: Sequence[RememberedObject]) -> None:
@@ -124,5 +122,5 @@ async def forget_bucket(database: Database, bucket: str) -> None:
     await database.fetch_write(_SQL["forget_bucket"], bucket)
 
 
-def _columns(rows: Sequence[RememberedObject]) -> tuple[list[str], list[str], list[str]]:
-    return [row.resource for row in rows], [row.key for row in rows], [row.version for row in rows]
+def _columns(rows: Sequence[RememberedObject]) -> list[Sequence[str]]:
+    return columns(((row.resource, row.key, row.version) for row in rows), 3)

@@ -24,15 +24,13 @@ async def relations(database: Database, schemas: Sequence[str]) -> list[Record]:
 
 async def references(database: Database) -> Record:
     """Return the foreign keys that change rows, and what is below each table and view, as JSON texts."""
-    row = await database.fetchrow(_SQL["references"], None)
-    assert row is not None
+    (row,) = await database.fetch(_SQL["references"], None)
     return row
 
 
 async def references_from(transaction: Transaction, relations: Iterable[int]) -> Record:
     """Return, as the catalog is now, what ``references`` has that leads away from these relations."""
-    row = await transaction.fetchrow(_SQL["references"], sorted(relations))
-    assert row is not None
+    (row,) = await transaction.fetch(_SQL["references"], sorted(relations))
     return row
 
 

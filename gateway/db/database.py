@@ -104,6 +104,12 @@ class Transaction:
         with self._translated:
             await self._session.execute(sql, *arguments)
 
+    async def raise_fences(self, sql: str, *arguments: object) -> int:
+        """Run a statement that returns the fences that it raises, by ``resource``. Return how many it raises."""
+        rows = await self.fetch(sql, *arguments)
+        self.claimed += [(row["resource"], Token(row["epoch"], row["value"])) for row in rows]
+        return len(rows)
+
     async def using(self, fetch: Callable[..., Awaitable[Result]], sql: str, arguments: tuple[object, ...]) -> Result:
         """Return the result of a statement by one of the ways in which a session can run it."""
         with self._translated:
@@ -241,8 +247,7 @@ class Database:
         await self._searching.close()
 
     async def now(self) -> datetime:
-        row = await self.fetchrow("SELECT now() AS now")
-        assert row is not None
+        (row,) = await self.fetch("SELECT now() AS now")
         moment: datetime = row["now"]
         return moment
 
@@ -302,21 +307,6 @@ class Database:
         """
         return await self._alone(asyncpg.Connection.fetchrow, OutcomeUnknown, sql, arguments)
 
-    async def fetchrow_claim(
-        self, sql: str, *arguments: object, claims: Callable[[Record], Claims], objects: bool = False
-    ) -> Record:
-        """Return the first row of one autocommitted statement that may raise fences. Raise what ``run`` raises.
-
-        ``claims``: what the fences carry, by that row. ``objects``: it announces an object write.
-        """
-
-        async def fetchrow(session: Session, sql: str, *arguments: object) -> Record:
-            row = await session.fetchrow(sql, *arguments)
-            assert row is not None
-            return row
-
-        return await self._claim_by(fetchrow, sql, arguments, claims, self._sessions, objects=objects)
-
     async def fetchmany_claim(
         self,
         sql: str,
@@ -324,14 +314,14 @@ class Database:
         claims: Callable[[list[Record]], Claims],
         *,
         objects: bool = False,
+        patient: bool = False,
     ) -> list[Record]:
         """Do what ``fetchmany_write`` does for statements that may raise fences. Raise what ``run`` raises.
 
-        ``claims``: what the fences carry, by all rows. ``objects``: as of ``fetchrow_claim``.
+        ``claims``: what the fences carry, by all rows. ``objects``: they announce object writes.
         """
-        return await self._claim_by(
-            asyncpg.Connection.fetchmany, sql, (arguments,), claims, self._shared, objects=objects
-        )
+        sessions = self._sessions if patient else self._shared
+        return await self._claim_by(asyncpg.Connection.fetchmany, sql, (arguments,), claims, sessions, objects=objects)
 
     async def _claim_by(
         self,

@@ -42,11 +42,7 @@ _SIGNS = {ExportFormat.CSV: (",", '"'), ExportFormat.NDJSON: ("\x02", "\x01")}
 
 
 class Export:
-    """One export, on a session of its own. PostgreSQL makes the text, and none of it is kept here.
-
-    Each day is a statement of its own. So an export of a year holds up neither the dropping of old days nor the
-    cleanup of rows. It needs no sort of the whole.
-    """
+    """One export, on a session of its own."""
 
     def __init__(self, session: Session, filters: Filters, days: list[date], bounds: tuple[int, int]) -> None:
         self._session, self._filters, self._days, self._bounds = session, filters, days, bounds

@@ -9,10 +9,10 @@ from uuid import uuid4
 import orjson
 
 from gateway.db.database import Claims, Database, Record, Transaction
-from gateway.db.pool import load
+from gateway.db.pool import columns, load
 from gateway.fencing.decision import Decision, Equal, Fence, Tokens
 from gateway.fencing.lease import LockMode
-from gateway.fencing.token import Token
+from gateway.fencing.token import Token, pair
 
 _SQL = load("fences")
 
@@ -53,8 +53,7 @@ async def claim(
     rows = await transaction.fetch(
         _SQL["claim_many"],
         ",".join(resources),
-        [token.epoch for token in shown],
-        [token.value for token in shown],
+        *columns(map(pair, shown), 2),
         tokens.holder,
         caller,
         equal is Equal.STRICT,
@@ -94,10 +93,7 @@ async def secure(transaction: Transaction, tokens: Mapping[str, Token]) -> None:
     """Have all raises stored in the journal together, where its mode needs it, before several claims. ``tokens``: by
     resource.
     """
-    shown = list(tokens.values())
-    await transaction.fetch(
-        _SQL["secure"], list(tokens), [token.epoch for token in shown], [token.value for token in shown]
-    )
+    await transaction.fetch(_SQL["secure"], list(tokens), *columns(map(pair, tokens.values()), 2))
 
 
 async def lock(transaction: Transaction, resources: Sequence[str]) -> None:
@@ -114,6 +110,11 @@ async def read(database: Database, resource: str) -> Fence | None:
 async def list_fences(database: Database, prefix: str, after: str, limit: int) -> list[Fence]:
     """At most ``limit`` fences whose name starts with ``prefix`` and sorts after ``after``, in the order of names."""
     return [fence_from_row(row["fence"]) for row in await database.fetch(_SQL["list"], prefix, after, limit)]
+
+
+def fence_or_none(row: Record | None) -> Fence | None:
+    """Return the fence of a row; None if there is no row, or only an empty one."""
+    return None if row is None or row["resource"] is None else fence_from_row(row)
 
 
 def fence_from_row(row: Record) -> Fence:
@@ -148,22 +149,9 @@ async def read_token_states(
     ``confirmed``: wait until the database's standby has what the answer rests on. Raises ``OutcomeUnknown`` if it
     cannot be known whether it has.
     """
-    rows = await database.fetch(
-        _SQL["standing"],
-        [resource for resource, _ in shown],
-        [token.epoch for _, token in shown],
-        [token.value for _, token in shown],
-        mode,
-        confirmed,
-    )
-    return [
-        TokenState(
-            None if row["fence"] is None or row["fence"]["resource"] is None else fence_from_row(row["fence"]),
-            row["issued"],
-            row["held"],
-        )
-        for row in rows
-    ]
+    asked = columns(((resource, token.epoch, token.value) for resource, token in shown), 3)
+    rows = await database.fetch(_SQL["standing"], *asked, mode, confirmed)
+    return [TokenState(fence_or_none(row["fence"]), row["issued"], row["held"]) for row in rows]
 
 
 class BumpOutcome(StrEnum):
@@ -189,13 +177,10 @@ async def bump_epoch(database: Database, resource: str, expected: Token, caller:
     Raises ``OutcomeUnknown`` where the database was lost under way.
     """
 
-    def claims(row: Record) -> Claims:
-        done = BumpOutcome(row["outcome"]) is BumpOutcome.DONE
-        return [(resource, Token(row["fence"]["epoch"], row["fence"]["value"]))] if done else []
+    def claims(rows: Sequence[Record]) -> Claims:
+        fences = (row["fence"] for row in rows if BumpOutcome(row["outcome"]) is BumpOutcome.DONE)
+        return [(resource, Token(fence["epoch"], fence["value"])) for fence in fences]
 
-    row = await database.fetchrow_claim(
-        _SQL["bump"], resource, expected.epoch, expected.value, caller, reason, claims=claims
-    )
-    fence = row["fence"]
-    known = fence is not None and fence["resource"] is not None
-    return BumpResult(BumpOutcome(row["outcome"]), fence_from_row(fence) if known else None, row["ended"])
+    asked = (resource, *pair(expected), caller, reason)
+    (row,) = await database.fetchmany_claim(_SQL["bump"], [asked], claims, patient=True)
+    return BumpResult(BumpOutcome(row["outcome"]), fence_or_none(row["fence"]), row["ended"])

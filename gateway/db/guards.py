@@ -7,9 +7,8 @@ from datetime import datetime
 
 from gateway.db.database import Database, Record, Transaction
 from gateway.db.pool import load
-from gateway.db.record import fence_from_row
+from gateway.db.record import fence_from_row, token_from_row
 from gateway.fencing.record import Attempt, Rejection
-from gateway.fencing.token import Token
 
 _SQL = load("guards")
 
@@ -38,13 +37,13 @@ class GuardTarget:
     is_partition: bool
     has_heirs: bool
     stands_alone: bool
-    relations: tuple[str, ...]
-    writers: tuple[str, ...]
-    functions: tuple[str, ...]
+    relations: Sequence[str]
+    writers: Sequence[str]
+    functions: Sequence[str]
     guarded: bool
     able: bool
     watchable: bool | None
-    virtual: frozenset[str]
+    virtual: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +56,14 @@ class InstalledGuard:
     table: str
     function: str
     body: str
-    arguments: tuple[str, ...]
+    arguments: Sequence[str]
     by_statement: bool
-    missing: tuple[str, ...]
+    missing: Sequence[str]
 
 
 async def read_own_role(database: Database) -> Role:
     """Return the login role of this session."""
-    row = await database.fetchrow(_SQL["session"])
-    assert row is not None
+    (row,) = await database.fetch(_SQL["session"])
     return Role(row["role"], row["superuser"])
 
 
@@ -78,21 +76,7 @@ async def find_role(database: Database, name: str) -> Role | None:
 async def find_target(database: Database, schema: str, name: str) -> GuardTarget | None:
     """Return the table; None if there is none of this name."""
     row = await database.fetchrow(_SQL["relation"], schema, name)
-    if row is None:
-        return None
-    return GuardTarget(
-        row["owner"],
-        row["is_partition"],
-        row["has_heirs"],
-        row["stands_alone"],
-        tuple(row["relations"]),
-        tuple(row["writers"]),
-        tuple(row["functions"]),
-        row["guarded"],
-        row["able"],
-        row["watchable"],
-        frozenset(row["virtual"]),
-    )
+    return None if row is None else GuardTarget(**row)
 
 
 async def list_guards(database: Database, schemas: Sequence[str]) -> list[InstalledGuard]:
@@ -112,15 +96,7 @@ async def run_script(database: Database, script: str) -> None:
 def _installed(row: Record) -> InstalledGuard:
     # PostgreSQL ends each argument of a trigger with a zero byte.
     arguments = bytes(row["arguments"]).decode().split("\0")[:-1]
-    return InstalledGuard(
-        row["schema"],
-        row["name"],
-        row["function"],
-        row["body"],
-        tuple(arguments),
-        row["by_statement"],
-        tuple(row["missing"]),
-    )
+    return InstalledGuard(**{**row, "arguments": arguments})
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +144,7 @@ async def record_refusals(database: Database, since: datetime | None) -> tuple[l
 
 
 def _rejection(row: Record) -> Rejection:
-    token = None if row["value"] is None else Token(row["epoch"], row["value"])
-    fence = None if row["fence_value"] is None else fence_from_row(row["resource"], row)
+    token, fence = token_from_row(row), fence_from_row(row["resource"], row)
     # A session sends no request. Each refusal stands for one of its own.
     attempt = Attempt(
         token=token,

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from gateway.db import record, search
 from gateway.db.database import Database, Record
-from gateway.db.pool import load
+from gateway.db.pool import columns, load
 from gateway.db.search import Values, conditions, first_day
 from gateway.errors import NotFound
 from gateway.fencing.incident import (
@@ -29,7 +29,7 @@ from gateway.fencing.incident import (
     with_acknowledgements,
 )
 from gateway.fencing.record import Entry, Filters, Kind, missing_grant
-from gateway.fencing.token import Token
+from gateway.fencing.token import pair
 
 _SQL = load("incidents")
 
@@ -157,7 +157,7 @@ async def _tallies(
 
 
 def _tally(row: Record) -> Tally:
-    token = None if row["value"] is None else Token(row["epoch"] or 0, row["value"])
+    token = record.token_from_row(row)
     key = IncidentKey(row["reason"] or "", row["caller"], row["key_resource"], token, row["key_holder"])
     same = [name for name in Tally.__slots__ if name not in ("key", "count")]
     return Tally(key, count=row["refusals"], **{name: row[name] for name in same})
@@ -167,7 +167,7 @@ def _of(key: IncidentKey, values: Values) -> list[str]:
     """Return the conditions of a key. An index helps with ``=``, and not with ``IS NOT DISTINCT FROM``."""
     columns: dict[str, object] = {"reason": key.reason, "caller": key.caller}
     if key.of_a_token:
-        epoch, value = record.pair(key.token)
+        epoch, value = pair(key.token)
         columns |= {"resource": key.resource, "holder": key.holder, "value": value, "epoch": epoch}
     return [
         f"{column} IS NULL" if value is None else f"{column} = {values.add(value)}" for column, value in columns.items()
@@ -194,16 +194,10 @@ async def _in_context(database: Database, incidents: Sequence[Incident], since: 
     rows = await database.search(_SQL["entries"], day, list(ends))
     entries = {row["position"]: record.entry_from_row(row) for row in rows}
     asked = [one for one in incidents if one.key.of_a_token and one.key.token is not None]
-    newer = await database.search(
-        _SQL["renewed"],
-        day,
-        [one.key.resource for one in asked],
-        [one.key.token.epoch for one in asked if one.key.token is not None],
-        [one.key.token.value for one in asked if one.key.token is not None],
-        [one.key.holder for one in asked],
-        [one.key.caller for one in asked],
-        [one.last_position for one in asked],
+    of_tokens = (
+        (one.key.resource, *pair(one.key.token), one.key.holder, one.key.caller, one.last_position) for one in asked
     )
+    newer = await database.search(_SQL["renewed"], day, *columns(of_tokens, 6))
     renewed = {asked[row["number"] - 1].first_position for row in newer}
     after = min(one.first_position for one in incidents)
     keys = sorted({_written(one.key) for one in incidents})
@@ -216,7 +210,7 @@ async def _in_context(database: Database, incidents: Sequence[Incident], since: 
 def _written(key: IncidentKey) -> str:
     if not key.of_a_token:
         return json.dumps([key.reason, key.caller])
-    epoch, value = record.pair(key.token)
+    epoch, value = pair(key.token)
     return json.dumps([key.reason, key.caller, key.resource, epoch, value, key.holder])
 
 

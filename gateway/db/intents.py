@@ -2,19 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from functools import partial
-from uuid import UUID
+from datetime import datetime
 
 from gateway.db.database import Claims, Database, Record, Transaction
-from gateway.db.fences import fence_from_row
+from gateway.db.fences import fence_or_none
 from gateway.db.pool import load
-from gateway.fencing.decision import Decision, Enforcement, Equal, Fence, Presented
+from gateway.fencing.decision import Decision, Enforcement, Equal, Presented
 from gateway.fencing.intent import (
     ABSENCE,
-    DEAD_AFTER,
     Announcement,
+    Begin,
     Begun,
+    Finish,
     ForbiddenETag,
     ForbiddenETags,
     Intent,
@@ -23,164 +22,112 @@ from gateway.fencing.intent import (
     Raised,
     Spent,
 )
-from gateway.fencing.token import Token
+from gateway.fencing.token import Token, pair
 
 _SQL = load("intents")
 _RAISE = load("fences")["raise"]
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """A claim of a resource, and the announcement of a mutation.
-
-    The condition is the ETag ``looked`` up at the key; without it the remembered one, else absence. ``outcomes``,
-    ``over`` and ``calm``: as of ``gateway.objects.protocol.effects.Begin``. ``signed_at`` is the store's clock as of
-    this call; None takes the database's. ``dead_after``: as of ``Intent``. ``store_time`` is the store's clock as of
-    its last answer: forbidden and spent ETags end by it, with the requests that wait for them.
-
-    ``naming``: the generation of the bucket's naming to prove; without it, none is.
-    """
-
-    write: Announcement
-    looked: KnownObject | None = None
-    store_time: datetime | None = None
-    outcomes: Sequence[str] | None = None
-    over: Sequence[Intent] = ()
-    calm: bool = False
-    signed_at: datetime | None = None
-    dead_after: timedelta = DEAD_AFTER
-    naming: UUID | None = None
-
-    @property
-    def sql(self) -> str:
-        return _SQL["begin" if self.looked is None else "begin_looked"]
-
-    @property
-    def size(self) -> int:
-        write = self.write
-        listed = sum(map(len, self.outcomes or ())) + 32 * len(self.over)
-        return 256 + len(write.resource) + len(write.caller) + len(write.bucket) + 4 * len(write.key) + listed
-
-    def values(self) -> tuple[object, ...]:
-        write, looked = self.write, self.looked
-        presented = write.presented
-        return (
-            write.resource,
-            presented.token.epoch if presented else None,
-            presented.token.value if presented else None,
-            presented.holder if presented else None,
-            write.caller,
-            write.equal is Equal.STRICT,
-            write.mode is Enforcement.OBSERVE,
-            write.bucket,
-            write.key,
-            write.write_id,
-            write.attempt,
-            looked is not None,
-            looked.etag if looked else None,
-            looked.tombstone if looked else None,
-            write.kind,
-            write.upload_id,
-            self.dead_after,
-            write.entombs,
-            write.removes,
-            None if self.outcomes is None else list(self.outcomes),
-            write.housekeeping,
-            self.calm,
-            [intent.write_id for intent in self.over],
-            [intent.attempt for intent in self.over],
-            self.signed_at,
-            self.store_time,
-            self.naming,
-        )
-
-    def claims(self, row: Record) -> Claims:
-        presented = self.write.presented
-        return _claims(self.write.resource, presented.token if presented else None, row)
-
-    def begun(self, row: Record) -> Begun:
-        return Begun(
-            decision=None if row["decision"] is None else Decision(row["decision"]),
-            fence=_fence(row["fence"]),
-            pending=_intents(row["pending"]),
-            signed_at=row["signed_at"],
-            waited=tuple(ForbiddenETag(one["etag"], one["dead_at"]) for one in row["forbidden"] or ()),
-            key=KnownObject(row["etag"], bool(row["tombstone"])),
-            differs=self.looked is not None and bool(row["differs"]),
-            spent=tuple(
-                Spent(one["etag"], Token(one["epoch"], one["value"]), one["dead_at"]) for one in row["spent"] or ()
-            ),
-            over=() if row["signed_at"] is None else tuple(self.over),
-            term=row["term"],
-        )
+def statement(asked: Begin) -> str:
+    """Return the statement of a begin. Begins with one statement may share a round trip."""
+    return _SQL["begin" if asked.looked is None else "begin_looked"]
 
 
-async def begin(database: Database, asked: Begin) -> Begun:
-    """Claim and announce in one transaction.
+def size(asked: Begin | Finish) -> int:
+    """Return the bytes of the values, about."""
+    write = asked.write
+    named = len(write.resource) + len(write.bucket) + 4 * len(write.key)
+    if isinstance(asked, Finish):
+        return 128 + named + sum(map(len, asked.spent))
+    return 256 + named + len(write.caller) + sum(map(len, asked.outcomes or ())) + 32 * len(asked.over)
 
-    Raise ``SqlError`` FN503 if the naming of the bucket is not the one to prove.
-    """
-    return asked.begun(await database.fetchrow_claim(asked.sql, *asked.values(), claims=asked.claims, objects=True))
 
+async def begin(database: Database, asked: Sequence[Begin], *, patient: bool = False) -> list[Begun]:
+    """Claim and announce writes with the same statement, in one transaction and round trip.
 
-async def begin_many(database: Database, asked: Sequence[Begin]) -> list[Begun]:
-    """Do what ``begin`` does for several writes with the same statement, in one transaction and round trip.
-
-    If one of them fails, none is announced.
+    If one of them fails, none is announced. Raise ``SqlError`` FN503 if the naming of a bucket is not the one to prove.
+    ``patient``: on a session that waits longer.
     """
 
     def claims(rows: list[Record]) -> Claims:
-        return [claim for one, row in zip(asked, rows, strict=True) for claim in one.claims(row)]
+        return [claim for one, row in zip(asked, rows, strict=True) for claim in _begin_claims(one, row)]
 
-    rows = await database.fetchmany_claim(asked[0].sql, [one.values() for one in asked], claims, objects=True)
-    return [one.begun(row) for one, row in zip(asked, rows, strict=True)]
+    values = list(map(_begin_values, asked))
+    rows = await database.fetchmany_claim(statement(asked[0]), values, claims, objects=True, patient=patient)
+    return list(map(_begun, asked, rows))
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """The end of a mutation that has taken effect.
+def _begin_values(asked: Begin) -> tuple[object, ...]:
+    write, looked = asked.write, asked.looked
+    presented = write.presented
+    return (
+        write.resource,
+        *pair(presented.token if presented else None),
+        presented.holder if presented else None,
+        write.caller,
+        write.equal is Equal.STRICT,
+        write.mode is Enforcement.OBSERVE,
+        write.bucket,
+        write.key,
+        write.write_id,
+        write.attempt,
+        looked is not None,
+        looked.etag if looked else None,
+        looked.tombstone if looked else None,
+        write.kind,
+        write.upload_id,
+        asked.dead_after,
+        write.entombs,
+        write.removes,
+        None if asked.outcomes is None else list(asked.outcomes),
+        write.housekeeping,
+        asked.calm,
+        [intent.write_id for intent in asked.over],
+        [intent.attempt for intent in asked.over],
+        asked.signed_at,
+        asked.store_time,
+        asked.naming,
+    )
 
-    ``certain`` is False if the ETag was seen at the key before the announcement. ``spent``: the conditions of the
-    requests that were sent for it.
+
+def _begin_claims(asked: Begin, row: Record) -> Claims:
+    presented = asked.write.presented
+    return _claims(asked.write.resource, presented.token if presented else None, row)
+
+
+def _begun(asked: Begin, row: Record) -> Begun:
+    return Begun(
+        decision=None if row["decision"] is None else Decision(row["decision"]),
+        fence=fence_or_none(row["fence"]),
+        pending=_intents(row["pending"]),
+        signed_at=row["signed_at"],
+        waited=tuple(ForbiddenETag(one["etag"], one["dead_at"]) for one in row["forbidden"] or ()),
+        key=KnownObject(row["etag"], bool(row["tombstone"])),
+        differs=asked.looked is not None and bool(row["differs"]),
+        spent=tuple(
+            Spent(one["etag"], Token(one["epoch"], one["value"]), one["dead_at"]) for one in row["spent"] or ()
+        ),
+        over=() if row["signed_at"] is None else asked.over,
+        term=row["term"],
+    )
+
+
+async def finish(database: Database, asked: Sequence[Finish], *, patient: bool = False) -> list[bool]:
+    """Forget intents, in one transaction and round trip. False: it is being settled, or was settled and is gone.
+
+    ``patient``: as of ``begin``.
     """
-
-    write: Announcement
-    etag: str | None
-    tombstone: bool
-    certain: bool = True
-    spent: Sequence[str] = ()
-
-    @property
-    def size(self) -> int:
-        write = self.write
-        return 128 + len(write.resource) + len(write.bucket) + 4 * len(write.key) + sum(map(len, self.spent))
-
-    def values(self) -> tuple[object, ...]:
-        write = self.write
-        return (
-            *(write.resource, write.bucket, write.key, write.write_id, write.attempt),
-            *(self.etag, self.tombstone, self.certain, list(self.spent)),
-        )
-
-
-async def finish(database: Database, asked: Finish) -> bool:
-    """Forget the intent. Return False if it is being settled, or was settled and is gone."""
-    row = await database.fetchrow_write(_SQL["finish"], *asked.values())
-    assert row is not None
-    return bool(row["undisturbed"])
-
-
-async def finish_many(database: Database, asked: Sequence[Finish]) -> list[bool]:
-    """Do what ``finish`` does for several writes, in one transaction and round trip."""
-    rows = await database.fetchmany_write(_SQL["finish"], [one.values() for one in asked])
+    rows = await database.fetchmany_write(_SQL["finish"], list(map(_finish_values, asked)), patient=patient)
     return [bool(row["undisturbed"]) for row in rows]
+
+
+def _finish_values(asked: Finish) -> tuple[object, ...]:
+    return *_which(asked.write), asked.etag, asked.tombstone, asked.certain, list(asked.spent)
 
 
 async def abandon(database: Database, write: Announcement, spent: Sequence[str] = ()) -> None:
     """One's own mutation can have no effect any more: forget it. ``spent``: as of ``finish``."""
-    await database.fetchrow_write(
-        _SQL["abandon"], write.resource, write.bucket, write.key, write.write_id, write.attempt, list(spent)
-    )
+    await database.fetchrow_write(_SQL["abandon"], *_which(write), list(spent))
 
 
 async def forget_spent(database: Database, store_time: datetime, limit: int) -> int:
@@ -197,10 +144,7 @@ async def settle(database: Database, intent: Intent, *, seen: bool, spent: Seque
 
     ``seen``: it was seen to have taken effect. ``spent``: as of ``finish``.
     """
-    await database.fetchrow_write(
-        *(_SQL["settle"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt, seen),
-        list(spent),
-    )
+    await database.fetchrow_write(_SQL["settle"], *_which(intent), seen, list(spent))
 
 
 async def forbid(database: Database, intent: Intent, store_time: datetime | None = None) -> ForbiddenETags:
@@ -208,7 +152,7 @@ async def forbid(database: Database, intent: Intent, store_time: datetime | None
 
     Durable when this returns. ``store_time``: as of ``begin``.
     """
-    row = await database.fetchrow_write(
+    (row,) = await database.fetch_write(
         _SQL["forbid"],
         intent.resource,
         intent.bucket,
@@ -219,7 +163,6 @@ async def forbid(database: Database, intent: Intent, store_time: datetime | None
         intent.dead_at,
         store_time,
     )
-    assert row is not None
     return ForbiddenETags(frozenset(row["etags"]), frozenset(row["spent"]))
 
 
@@ -237,24 +180,18 @@ async def forbid_longer(
 
 async def raise_fence(database: Database, resource: str, presented: Presented, caller: str) -> Raised:
     """Raise without writing, in one transaction, and say which older mutations are still under way."""
-    row = await database.fetchrow_claim(
-        _RAISE,
-        resource,
-        presented.token.epoch,
-        presented.token.value,
-        presented.holder,
-        caller,
-        claims=partial(_claims, resource, presented.token),
+    token = presented.token
+    asked = (resource, *pair(token), presented.holder, caller)
+    (row,) = await database.fetchmany_claim(
+        _RAISE, [asked], lambda rows: _claims(resource, token, rows[0]), patient=True
     )
-    fence = _fence(row["fence"])
+    fence = fence_or_none(row["fence"])
     assert fence is not None
     return Raised(Decision(row["decision"]), fence, _intents(row["pending"]))
 
 
 async def is_pending(database: Database, intent: Intent) -> bool:
-    row = await database.fetchrow(
-        _SQL["pending"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt
-    )
+    row = await database.fetchrow(_SQL["pending"], *_which(intent))
     return row is not None and bool(row["pending"])
 
 
@@ -263,13 +200,13 @@ async def list_pending(database: Database, limit: int) -> list[Intent]:
     return [intent_from_row(row["intent"]) for row in await database.fetch(_SQL["all_pending"], limit)]
 
 
+def _which(one: Announcement | Intent) -> tuple[object, ...]:
+    return one.resource, one.bucket, one.key, one.write_id, one.attempt
+
+
 def _claims(resource: str, token: Token | None, row: Record) -> Claims:
     passes = token is not None and row["decision"] is not None and Decision(row["decision"]).passes
     return [(resource, token)] if token is not None and passes else []
-
-
-def _fence(row: Record | None) -> Fence | None:
-    return None if row is None or row["resource"] is None else fence_from_row(row)
 
 
 def _intents(rows: list[Record] | None) -> tuple[Intent, ...]:

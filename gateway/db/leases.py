@@ -11,7 +11,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from gateway.db.database import Database, Record
-from gateway.db.pool import load
+from gateway.db.pool import columns, load
 from gateway.fencing.lease import Hold, Lease, LockMode, LockRequest, LockState, Renewal, Waiter
 from gateway.fencing.token import Token
 
@@ -70,12 +70,7 @@ async def renew(database: Database, renewals: Sequence[Renewal], *, patient: boo
     """Renew leases in one statement, in the order of names and ids. Return each lease, or whether it is another
     caller's.
     """
-    arguments = (
-        [renewal.resource for renewal in renewals],
-        [renewal.lease for renewal in renewals],
-        [renewal.caller for renewal in renewals],
-        [renewal.ttl for renewal in renewals],
-    )
+    arguments = columns(((one.resource, one.lease, one.caller, one.ttl) for one in renewals), 4)
     rows = await database.fetchmany_write(_SQL["renew"], [arguments], patient=patient)
     return [bool(row["forbidden"]) if row["expires_in"] is None else _lease(row) for row in rows]
 
@@ -89,8 +84,7 @@ async def release(
 
 
 async def withdraw(database: Database, resource: str, holder: str, caller: str, request: str) -> QueueTurn:
-    row = await database.fetchrow_write(_SQL["withdraw"], resource, holder, caller, request)
-    assert row is not None
+    (row,) = await database.fetch_write(_SQL["withdraw"], resource, holder, caller, request)
     return _turn(resource, row)
 
 
@@ -98,9 +92,7 @@ async def leave(
     database: Database, attendant: UUID, places: Sequence[tuple[str, int]], linger: float
 ) -> list[QueueTurn]:
     """Waiters (resource, ticket) wait no longer; those that have named a request stay in the queue for ``linger``."""
-    rows = await database.fetch_write(
-        _SQL["leave"], attendant, [resource for resource, _ in places], [ticket for _, ticket in places], linger
-    )
+    rows = await database.fetch_write(_SQL["leave"], attendant, *columns(places, 2), linger)
     return [_turn(row["resource"], row) for row in rows]
 
 
@@ -108,8 +100,7 @@ async def break_lock(
     database: Database, resource: str, expected: Token, caller: str, reason: str
 ) -> tuple[int, QueueTurn]:
     """End every lease with exactly this token, on record; how many there were."""
-    row = await database.fetchrow_write(_SQL["break"], resource, expected.epoch, expected.value, caller, reason)
-    assert row is not None
+    (row,) = await database.fetch_write(_SQL["break"], resource, expected.epoch, expected.value, caller, reason)
     return row["broken"], _turn(resource, row)
 
 
@@ -124,8 +115,7 @@ async def send_heartbeat(database: Database, attendant: UUID, attended: float) -
 
     Return the tickets of its waiters that are in queues, and locks that need a look.
     """
-    row = await database.fetchrow_write(_SQL["attend"], attendant, attended)
-    assert row is not None
+    (row,) = await database.fetch_write(_SQL["attend"], attendant, attended)
     return frozenset(row["waiting"]), row["due"]
 
 
@@ -179,17 +169,7 @@ def _turn(resource: str, row: Record) -> QueueTurn:
 
 def _lease(row: Record) -> Lease:
     lease = row["lease"]
-    return Lease(
-        lease["resource"],
-        lease["id"],
-        lease["holder"],
-        lease["caller"],
-        LockMode(lease["mode"]),
-        Token(lease["epoch"], lease["value"]),
-        lease["acquired_at"],
-        lease["expires_at"],
-        row["expires_in"],
-    )
+    return Lease(*_held(lease), row["expires_in"], lease["resource"], lease["id"])
 
 
 def _view(row: Record) -> LockState:
@@ -197,7 +177,9 @@ def _view(row: Record) -> LockState:
     return LockState(
         row["resource"],
         Token(row["epoch"], row["value"]) if issued else None,
-        tuple(_hold(lease, row["now"]) for lease in row["leases"]),
+        tuple(
+            Hold(*_held(lease), max(0.0, (lease["expires_at"] - row["now"]).total_seconds())) for lease in row["leases"]
+        ),
         row["waiters"],
         tuple(
             Waiter(waiter["holder"], waiter["caller"], LockMode(waiter["mode"]), waiter["since"])
@@ -207,13 +189,6 @@ def _view(row: Record) -> LockState:
     )
 
 
-def _hold(lease: Record, now: datetime) -> Hold:
-    return Hold(
-        lease["holder"],
-        lease["caller"],
-        LockMode(lease["mode"]),
-        Token(lease["epoch"], lease["value"]),
-        lease["acquired_at"],
-        lease["expires_at"],
-        max(0.0, (lease["expires_at"] - now).total_seconds()),
-    )
+def _held(lease: Record) -> tuple[str, str, LockMode, Token, datetime, datetime]:
+    mode, token = LockMode(lease["mode"]), Token(lease["epoch"], lease["value"])
+    return lease["holder"], lease["caller"], mode, token, lease["acquired_at"], lease["expires_at"]

@@ -109,11 +109,8 @@ async def check_rights(dsn: str) -> None:
     except SqlError as error:
         if error.sqlstate != FORBIDDEN:
             raise
-    database = Database(dsn, pool_size=1)
-    try:
+    async with Database(dsn, pool_size=1) as database:
         lacking = await database.fetch(load("rights")["missing_to_migrate"])
-    finally:
-        await database.close()
     for row in lacking:
         as_owner = f"gateway migrate --dsn postgresql://{row['owner']}@HOST/DATABASE --grant-to ROLE_OF_THE_GATEWAY"
         raise ConfigurationError(
@@ -161,9 +158,13 @@ async def installed(dsn: str) -> str | None:
     ``UnreleasedSchema`` where the revision is from before the first release, and ``SchemaTooNew`` where it serves only
     newer gateways than this one.
     """
-    database = Database(dsn, pool_size=1)
-    try:
-        row = await database.fetchrow(_REVISION)
+    async with Database(dsn, pool_size=1) as database:
+        try:
+            row = await database.fetchrow(_REVISION)
+        except SqlError as error:
+            if error.sqlstate == UNDEFINED_TABLE:
+                return None
+            raise
         revision = None if row is None else str(row["version_num"])
         if revision is not None and revision < BASELINE:
             raise UnreleasedSchema(revision)
@@ -171,12 +172,6 @@ async def installed(dsn: str) -> str | None:
             row = await database.fetchrow("SELECT oldest FROM fencing.compatibility")
             if row is not None and row["oldest"] > newest():
                 raise SchemaTooNew(revision, row["oldest"], newest())
-    except SqlError as error:
-        if error.sqlstate == UNDEFINED_TABLE:
-            return None
-        raise
-    finally:
-        await database.close()
     return revision
 
 

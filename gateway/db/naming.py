@@ -8,11 +8,10 @@ from uuid import UUID
 
 from gateway.db.database import Database, Record, Transaction
 from gateway.db.intents import intent_from_row
-from gateway.db.pool import load
+from gateway.db.pool import columns, load
 from gateway.errors import NamingChanged
 from gateway.fencing.intent import Intent
 from gateway.fencing.naming import BucketNaming, RegisteredNaming, TableNaming
-from gateway.fencing.token import Token
 
 _SQL = load("naming")
 
@@ -27,8 +26,7 @@ async def tables(database: Database) -> tuple[RegisteredNaming[TableNaming], ...
 async def primary_keys(database: Database, tables: Collection[str]) -> list[tuple[str, int]]:
     """Return the tables of these names, ``schema.table``, with the number of columns in their primary keys."""
     dots = [(name[:at], name[at + 1 :]) for name in tables for at, sign in enumerate(name) if sign == "."]
-    columns = [list(column) for column in zip(*dots, strict=True)] or [[], []]
-    return [(row["name"], row["columns"]) for row in await database.fetch(_SQL["primary_keys"], *columns)]
+    return [(row["name"], row["columns"]) for row in await database.fetch(_SQL["primary_keys"], *columns(dots, 2))]
 
 
 async def buckets(database: Database) -> tuple[RegisteredNaming[BucketNaming], ...]:
@@ -85,9 +83,8 @@ class CarryCount:
 
 async def count_carried(database: Database, mapping: str, *arguments: object) -> CarryCount:
     """Count the fences that a mapping carries over. ``mapping``: SQL that yields ``old`` and ``new`` names."""
-    row = await database.fetchrow(_SQL["count"].format(mapping=mapping), *arguments)
-    assert row is not None
-    return CarryCount(row["carried"], row["collisions"], row["too_long"], row["epoch"])
+    (row,) = await database.fetch(_over("count", mapping), *arguments)
+    return CarryCount(**row)
 
 
 async def names_below(database: Database, prefix: str) -> list[str]:
@@ -100,19 +97,10 @@ async def remembered_keys(database: Database, bucket_name: str) -> list[tuple[st
     return [(row["resource"], row["key"]) for row in await database.fetch(_SQL["remembered_keys"], bucket_name)]
 
 
-@dataclass(frozen=True, slots=True)
-class OldNames:
-    """How many fences and locks have old names, and the highest epoch among them."""
-
-    total: int
-    epoch: int
-
-
-async def old_names(database: Database, patterns: Sequence[str]) -> OldNames:
-    """Count the fences and locks whose names match one of these regular expressions."""
-    row = await database.fetchrow(_SQL["old_names"], list(patterns))
-    assert row is not None
-    return OldNames(row["total"], row["epoch"])
+async def old_names(database: Database, patterns: Sequence[str]) -> tuple[int, int]:
+    """Count the fences and locks whose names match one of these regular expressions; the highest epoch among them."""
+    (row,) = await database.fetch(_SQL["old_names"], list(patterns))
+    return row["total"], row["epoch"]
 
 
 async def lease_holders(database: Database, patterns: Sequence[str]) -> dict[str, str]:
@@ -128,19 +116,19 @@ async def pending(database: Database, bucket_name: str) -> list[Intent]:
 async def close_table(database: Database, name: str, relation: int, following: TableNaming) -> None:
     """Commit that no write of a table proves its naming any more. ``following`` is to be the next one."""
 
-    async def close(transaction: Transaction) -> None:
-        await transaction.execute(_LOCK_TABLES)
-        await transaction.fetch(_SQL["close_table"], name, relation, following.to_json())
-
-    await database.run(close)
+    await _close(database, _LOCK_TABLES, "close_table", name, relation, following.to_json())
 
 
 async def close_bucket(database: Database, name: str, following: BucketNaming) -> None:
     """Commit that no announcement in a bucket proves its naming any more."""
 
+    await _close(database, _LOCK_BUCKETS, "close_bucket", name, following.to_json())
+
+
+async def _close(database: Database, lock: str, statement: str, *arguments: object) -> None:
     async def close(transaction: Transaction) -> None:
-        await transaction.execute(_LOCK_BUCKETS)
-        await transaction.fetch(_SQL["close_bucket"], name, following.to_json())
+        await transaction.execute(lock)
+        await transaction.fetch(_SQL[statement], *arguments)
 
     await database.run(close)
 
@@ -180,9 +168,8 @@ async def open_bucket(
         await transaction.execute(_LOCK_FENCES)
         await transaction.execute(_LOCK_BUCKETS)
         await carry.execute(transaction)
-        columns = [list(column) for column in zip(*keys, strict=True)] or [[], [], []]
         for moved in ("objects", "forbidden", "spent", "tombstones", "uploads"):
-            await transaction.fetch(_SQL[f"move_{moved}"], name, *columns)
+            await transaction.fetch(_SQL[f"move_{moved}"], name, *columns(keys, 3))
         opened = await transaction.fetch(_SQL["open_bucket"], name, following.to_json())
         await _record(transaction, f"the bucket {name}", str(following), carry, opened)
 
@@ -197,16 +184,19 @@ class Carry:
     """
 
     mapping: str
-    arguments: tuple[object, ...]
+    arguments: Sequence[object]
     was: str
     epoch: int | None = None
 
     async def execute(self, transaction: Transaction) -> None:
         """Raise the fences of the new names."""
-        query = _SQL["carry" if self.epoch is None else "carry_to_a_new_epoch"].format(mapping=self.mapping)
+        query = _over("carry" if self.epoch is None else "carry_to_a_new_epoch", self.mapping)
         epoch = () if self.epoch is None else (self.epoch,)
-        rows = await transaction.fetch(query, *epoch, *self.arguments)
-        transaction.claimed += [(row["resource"], Token(row["epoch"], row["value"])) for row in rows]
+        await transaction.raise_fences(query, *epoch, *self.arguments)
+
+
+def _over(statement: str, mapping: str) -> str:
+    return _SQL[statement].format(mapping=mapping, source=_SQL["source"].format(mapping=mapping))
 
 
 async def _record(transaction: Transaction, target: str, following: str, carry: Carry, opened: list[Record]) -> None:

@@ -30,15 +30,13 @@ async def list_alarms(database: Database) -> list[ActiveAlarm]:
 
 async def read_standing(database: Database) -> Standing:
     """Return the work under way, and the end of the record. Raises ``Unavailable``."""
-    row = await database.fetchrow(_SQL["standing"], MOST_COUNTED, LEFT_BEHIND.total_seconds())
-    assert row is not None
+    (row,) = await database.fetch(_SQL["standing"], MOST_COUNTED, LEFT_BEHIND.total_seconds())
     return Standing(**row)
 
 
 async def read_record_end(database: Database) -> RecordPosition:
     """Return the end of the record."""
-    row = await database.fetchrow(_SQL["head"])
-    assert row is not None
+    (row,) = await database.fetch(_SQL["head"])
     return RecordPosition(row["position"], row["day"])
 
 
@@ -70,7 +68,7 @@ class RefusedResource:
 async def list_refused_resources(database: Database, since: datetime, limit: int) -> list[RefusedResource]:
     """Return the resources with the most refused writes since a moment, among the newest ``LOOKED_AT``."""
     rows = await database.search(_SQL["troubled"], since, LOOKED_AT, limit)
-    return [RefusedResource(row["resource"], row["refused"], row["noted"], row["last"]) for row in rows]
+    return [RefusedResource(**row) for row in rows]
 
 
 async def list_takeovers(database: Database, since: datetime, limit: int) -> Sequence[Entry]:

@@ -11,7 +11,6 @@ from gateway.db.pool import FORBIDDEN, Session, load, translated
 from gateway.db.servers import APPLICATION
 from gateway.errors import ConfigurationError, OwnershipDiffers, SqlError, Unavailable
 from gateway.fencing.ownership import Owner, Range, Registered, Target, check_share, shown
-from gateway.fencing.token import Token
 
 _SQL = load("ownership")
 
@@ -32,8 +31,7 @@ async def enter(session: Session, owner: Owner) -> None:
     It shares a lock with all others that were let in. So a change of the rules finds each of them, and ends it.
     """
     with translated(Unavailable):
-        row = await session.fetchrow(_SQL["enter"])
-    assert row is not None
+        (row,) = await session.fetch(_SQL["enter"])
     check_share(owner, row["name"], row["share"], changing=row["changing"], put_back=row["put_back"])
     if not row["entered"]:
         raise OwnershipDiffers.in_progress(owner.name)
@@ -46,16 +44,9 @@ async def compare(database: Database, owner: Owner) -> None:
 
 async def read(database: Database) -> Registered:
     """Return what a database says of itself."""
-    row = await database.fetchrow(_SQL["read"])
-    assert row is not None
+    (row,) = await database.fetch(_SQL["read"])
     rules = None if row["rules"] is None else json.dumps(json.loads(row["rules"]), sort_keys=True)
-    return Registered(
-        *(row["name"], row["share"], rules, row["number"], row["fleet"], row["following"]),
-        identity=row["identity"],
-        used=row["used"],
-        closings=row["closings"],
-        known_closings=row["known_closings"],
-    )
+    return Registered(**{**row, "rules": rules})
 
 
 async def begin(database: Database) -> None:
@@ -72,13 +63,8 @@ async def close(database: Database, target: Target, seen: Registered) -> bool:
     journal gets the number of the closing, as it gets any raise of a fence.
     """
 
-    async def work(transaction: Transaction) -> bool:
-        was = (seen.name, seen.share, seen.following, seen.closings, seen.known_closings)
-        for row in await transaction.fetch(_SQL["close"], target.to_json(), *was):
-            transaction.claimed.append((row["resource"], Token(row["epoch"], row["value"])))
-        return bool(transaction.claimed)
-
-    if not await database.run(work):
+    was = (seen.name, seen.share, seen.following, seen.closings, seen.known_closings)
+    if not await database.run(lambda transaction: transaction.raise_fences(_SQL["close"], target.to_json(), *was)):
         raise OwnershipDiffers.in_progress(target.name)
     return seen.following is None
 
@@ -152,13 +138,8 @@ async def tokens_within(database: Database, ranges: Sequence[Range]) -> AsyncIte
 
 async def carry(database: Database, rows: Sequence[Record]) -> None:
     """Raise the fences of these names to these tokens. ``rows``: of ``tokens_within``, each name once."""
-
-    async def work(transaction: Transaction) -> None:
-        columns = [[row[name] for row in rows] for name in _COLUMNS]
-        for row in await transaction.fetch(_SQL["carry"], *columns):
-            transaction.claimed.append((row["resource"], Token(row["epoch"], row["value"])))
-
-    await database.run(work)
+    columns = [[row[name] for row in rows] for name in _COLUMNS]
+    await database.run(lambda transaction: transaction.raise_fences(_SQL["carry"], *columns))
 
 
 async def busy(database: Database, ranges: Sequence[Range]) -> list[tuple[str, str]]:

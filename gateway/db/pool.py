@@ -9,11 +9,11 @@ import asyncio
 import os
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import asyncpg
 
@@ -259,6 +259,11 @@ async def _close(session: Session) -> None:
 FOLDER = Path(__file__).with_name("queries")
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+
+
+def columns(rows: Iterable[Sequence[Any]], number: int) -> list[Sequence[Any]]:
+    """Return rows as columns, as statements take them. There are so many columns even without rows."""
+    return list(zip(*rows, strict=True)) or [()] * number
 
 
 def load(subject: str) -> dict[str, str]:

@@ -11,11 +11,11 @@ from datetime import date, datetime
 from uuid import UUID, uuid4
 
 from gateway.db.database import Database, Record, Transaction
-from gateway.db.pool import load
+from gateway.db.pool import columns, load
 from gateway.errors import OutcomeUnknown, Unavailable
 from gateway.fencing.decision import Decision, Fence
 from gateway.fencing.record import Attempt, CapturedPayload, Entry, RecordedEvent, Refusal, Rejection, kind_of
-from gateway.fencing.token import Token
+from gateway.fencing.token import Token, pair
 
 _SQL = load("record")
 _REFUSALS = load("rejections")
@@ -43,12 +43,10 @@ async def seal(database: Database, limit: int = BATCH) -> int:
     """
     newest = None
     while True:
-        row = await database.fetchrow_write(_SQL["seal"], limit, True)  # noqa: FBT003 - an argument of SQL
-        assert row is not None
+        (row,) = await database.fetch_write(_SQL["seal"], limit, True)  # noqa: FBT003 - an argument of SQL
         if row["sealed"] < limit:
             return int(row["position"])
-        left = await database.fetchrow(_SQL["left"])
-        assert left is not None
+        (left,) = await database.fetch(_SQL["left"])
         newest = left["newest"] if newest is None else newest
         if newest is None or left["oldest"] is None or left["oldest"] > newest:
             return int(row["position"])
@@ -56,16 +54,14 @@ async def seal(database: Database, limit: int = BATCH) -> int:
 
 async def seal_some(database: Database, limit: int = BATCH) -> int | None:
     """Seal about ``limit`` entries; return how many. None if another gateway is sealing."""
-    row = await database.fetchrow_write(_SQL["seal"], limit, False)  # noqa: FBT003 - an argument of SQL
-    assert row is not None
+    (row,) = await database.fetch_write(_SQL["seal"], limit, False)  # noqa: FBT003 - an argument of SQL
     sealed: int | None = row["sealed"]
     return sealed
 
 
 async def read_head(database: Database) -> RecordHead:
     """Return the end of the record as it is, without sealing."""
-    row = await database.fetchrow(_SQL["head"])
-    assert row is not None
+    (row,) = await database.fetch(_SQL["head"])
     return RecordHead(row["position"], row["hash"])
 
 
@@ -74,11 +70,10 @@ async def record_event(executor: Database | Transaction, happening: RecordedEven
 
     With a ``Database`` it is durable when this returns; with a ``Transaction`` it becomes so with its commit.
     """
-    execute = executor.fetchrow_write if isinstance(executor, Database) else executor.fetchrow
+    execute = executor.fetch_write if isinstance(executor, Database) else executor.fetch
     one, details = happening, None if happening.details is None else json.dumps(happening.details)
     about = (one.kind, one.plane, one.rule, one.resource, one.reason, *pair(one.token))
-    row = await execute(_SQL["put"], *about, one.holder, one.caller, one.request_id, *_met(one.fence), details)
-    assert row is not None
+    (row,) = await execute(_SQL["put"], *about, one.holder, one.caller, one.request_id, *_met(one.fence), details)
     return row["id"], row["at"]
 
 
@@ -87,8 +82,7 @@ async def prepare_partitions(database: Database, ahead: int, most: int) -> int:
 
     Raises ``SqlError`` where the record is in use in a way that others would have to wait.
     """
-    row = await database.fetchrow_write(_SQL["prepare_partitions"], ahead, most)
-    assert row is not None
+    (row,) = await database.fetch_write(_SQL["prepare_partitions"], ahead, most)
     return int(row["made"])
 
 
@@ -98,8 +92,7 @@ async def drop_partition(database: Database, keep: int) -> date | None:
     Return None if there is none. Raise ``SqlError`` if the record is in use in a way that would make others wait, or if
     fewer than seven days would be kept.
     """
-    row = await database.fetchrow_write(_SQL["drop_partition"], keep)
-    assert row is not None
+    (row,) = await database.fetch_write(_SQL["drop_partition"], keep)
     last_day: date | None = row["last_day"]
     return last_day
 
@@ -112,19 +105,25 @@ def entry_from_row(row: Record) -> Entry:
         **{name: row[name] for name in _AS_THEY_ARE},
         hash=row["hash"].hex(),
         kind=kind_of(row["kind"]),
-        token=None if row["value"] is None else Token(row["epoch"] or 0, row["value"]),
+        token=token_from_row(row),
         fence=fence_from_row(row["resource"], row),
         details=None if row["details"] is None else json.loads(row["details"]),
     )
+
+
+def token_from_row(row: Record, prefix: str = "") -> Token | None:
+    """Return the token of an entry, or that of another thing in it, whose columns begin with the ``prefix``."""
+    value = row[f"{prefix}value"]
+    return None if value is None else Token(row[f"{prefix}epoch"] or 0, value)
 
 
 def fence_from_row(resource: str, row: Record) -> Fence | None:
     """Return the fence that an entry met, from the columns that begin with ``fence_``, of ``fencing.entry`` or the
     intake.
     """
-    if row["fence_value"] is None:
+    token = token_from_row(row, "fence_")
+    if token is None:
         return None
-    token = Token(row["fence_epoch"] or 0, row["fence_value"])
     return Fence(resource, token, row["fence_holder"], row["fence_caller"], row["fence_raised_at"])
 
 
@@ -166,8 +165,7 @@ class RecordSpan:
 
 async def read_span(executor: Database | Transaction, after: RecordPosition, most: int) -> RecordSpan:
     """Return the record after a place, at most so many entries. It may be empty, and ends where it begins then."""
-    row = await executor.fetchrow(_SQL["span"], after.day, after.position, most)
-    assert row is not None
+    (row,) = await executor.fetch(_SQL["span"], after.day, after.position, most)
     if row["first"] is None:
         return RecordSpan(RecordPosition(row["head"], row["head_day"]), row["head"] - after.position, whole=True)
     end = RecordPosition(row["last"], row["day"])
@@ -191,7 +189,7 @@ async def record_rejections(
     met = ((one.reason, one.enforced, *_met(one.fence)) for one in refusals)
     attempted = _attempted(ids, attempts, [_details(one.attempt, traces, one) for one in refusals])
     execute = executor.fetch_write if isinstance(executor, Database) else executor.fetch
-    rows = await execute(_REFUSALS["record"], *attempted, *_columns(met, 7), *_payloads(ids, attempts))
+    rows = await execute(_REFUSALS["record"], *attempted, *columns(met, 7), *_payloads(ids, attempts))
     at = {row["id"]: row["at"] for row in rows}
     return [
         Rejection(entry, at[entry], one.resource, one.reason, one.enforced, one.attempt, one.fence, one.missing)
@@ -242,11 +240,7 @@ def _attempted(
         )
         for entry, (resource, attempt), detail in zip(ids, attempts, details, strict=True)
     )
-    return _columns(rows, 15)
-
-
-def pair(token: Token | None) -> tuple[int | None, int | None]:
-    return (None, None) if token is None else (token.epoch, token.value)
+    return columns(rows, 15)
 
 
 def _met(fence: Fence | None) -> tuple[object, ...]:
@@ -291,12 +285,7 @@ def _payloads(ids: Sequence[UUID], attempts: Sequence[tuple[str, Attempt]]) -> l
         for entry, (_, attempt) in zip(ids, attempts, strict=True)
         if (captured := attempt.captured) and captured.left_out is None
     )
-    return _columns(rows, 4)
-
-
-def _columns(rows: Iterable[Sequence[object]], number: int) -> list[Sequence[object]]:
-    """Return the rows as columns, of which there are so many even without rows."""
-    return list(zip(*rows, strict=True)) or [()] * number
+    return columns(rows, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +305,5 @@ async def read_payload(database: Database, entry: UUID) -> RejectedPayload | Non
 
 async def drop_payloads(database: Database, days: int, limit: int) -> int:
     """Drop at most ``limit`` that are older than so many days (never younger than a week); how many are gone."""
-    row = await database.fetchrow_write(_REFUSALS["drop"], days, limit)
-    assert row is not None
+    (row,) = await database.fetch_write(_REFUSALS["drop"], days, limit)
     return int(row["gone"])

@@ -93,13 +93,15 @@ CALLED_BY_STATEMENTS = (
 _OF_FENCING = re.compile(rf"\b(?:fencing|\w+_v\d+|{'|'.join(TABLES)})\b")
 
 
-async def be_alone(transaction: Transaction) -> None:
-    """Let no other session migrate or grant until the transaction ends. Two grants at once would fail.
+async def run_grants(transaction: Transaction, query: str, *arguments: object) -> None:
+    """Run each ``statement`` that a query returns. No other session migrates or grants until the transaction ends.
 
-    Citus would make the grants on other nodes, too, which need not have the schema.
+    Two grants at once would fail. Citus would make them on other nodes, too, which need not have the schema.
     """
     await transaction.execute("SET LOCAL citus.enable_ddl_propagation = off")
     await transaction.execute(_SQL["alone"], LOCK)
+    for row in await transaction.fetch(query, *arguments):
+        await transaction.execute(row["statement"])
 
 
 async def grant(dsn: str, role: str) -> None:
@@ -110,14 +112,12 @@ async def grant(dsn: str, role: str) -> None:
     """
 
     async def work(transaction: Transaction) -> None:
-        await be_alone(transaction)
         if await transaction.fetch(_SQL["owned"], role):
             raise ConfigurationError(
                 f"{role} owns tables of the schema fencing, or may act as who does: it can do anything to them",
                 advice="Let another role own the schema first: docs/operations.md says how.",
             )
-        for row in await transaction.fetch(_SQL["grants"], *_needed(), list(FUNCTIONS), role):
-            await transaction.execute(row["statement"])
+        await run_grants(transaction, _SQL["grants"], *_needed(), list(FUNCTIONS), role)
 
     async with Database(dsn, pool_size=1) as database:
         await database.run(work)
@@ -128,14 +128,9 @@ async def let_act(dsn: str, roles: Sequence[str]) -> None:
 
     Raises ``SqlError`` where there is no such role, or the session may not grant.
     """
-
-    async def work(transaction: Transaction) -> None:
-        await be_alone(transaction)
-        for row in await transaction.fetch(_SQL["let_act"], list(roles), list(CALLED_BY_STATEMENTS)):
-            await transaction.execute(row["statement"])
-
+    wanted = (_SQL["let_act"], list(roles), list(CALLED_BY_STATEMENTS))
     async with Database(dsn, pool_size=1) as database:
-        await database.run(work)
+        await database.run(lambda transaction: run_grants(transaction, *wanted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,22 +255,21 @@ class Exposed:
     schema: str
     present: bool
     usable: bool
-    relations: tuple[str, ...]
+    relations: Sequence[str]
 
 
 async def server_facts(database: Database) -> Server:
     """Return facts of the server. Raise ``Unavailable`` if it cannot be reached, ``SqlError`` if it refuses the
     session.
     """
-    row = await database.fetchrow(_SQL["server"])
-    assert row is not None
+    (row,) = await database.fetch(_SQL["server"])
     return Server(**dict(row))
 
 
 async def exposed_tables(database: Database, schemas: Sequence[str]) -> list[Exposed]:
     """Return the exposed schemas, in the order of the configuration."""
     rows = await database.fetch(_SQL["exposed"], list(schemas))
-    return [Exposed(row["schema"], row["present"], row["usable"], tuple(row["relations"])) for row in rows]
+    return [Exposed(**row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +327,7 @@ async def fenced_tables(database: Database, tables: Sequence[str], guarded: Sequ
 async def ways_to_any_table(database: Database, trusted: Sequence[str], version: int) -> list[Way]:
     """Return the ways that are not about one table. ``version`` is the server's, as in ``server_version_num``."""
     rows = await database.fetch(_ACCESS["of_server"], list(trusted), _membership(version))
-    return [Way("", row["way"], row["who"], row["through"], "", row["fix"]) for row in rows]
+    return [Way(relation="", detail="", **row) for row in rows]
 
 
 async def ways_to_tables(
@@ -342,7 +336,7 @@ async def ways_to_tables(
     """Return the ways to write one of these tables, but none of roles that could write any table."""
     names = [table.relation for table in tables]
     rows = await database.fetch(_ACCESS["on_tables"], names, list(trusted), _membership(version))
-    return [Way(*(row[name] for name in ("relation", "way", "who", "through", "detail", "fix"))) for row in rows]
+    return [Way(**row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ async def take_role(transaction: Transaction, role: str, values: Mapping[str, st
     """Act under another role until the transaction ends, with these settings. Raise ``RightMissing`` if it may not."""
     names = [*values, "role"]
     try:
-        row = await transaction.fetchrow(_TAKE_ROLE, role, names, [*values.values(), role])
+        (row,) = await transaction.fetch(_TAKE_ROLE, role, names, [*values.values(), role])
     except SqlError as error:
         if error.sqlstate not in _NO_SUCH_ROLE:
             raise
@@ -45,7 +45,6 @@ async def take_role(transaction: Transaction, role: str, values: Mapping[str, st
             f"The gateway may not act as the role {role} of its database: {error.message}.",
             advice=f"Nothing was done. Ask the operator to create it, and to run: GRANT {role} TO the gateway's role.",
         ) from error
-    assert row is not None
     if not row["may"]:
         raise RightMissing(
             f"The role {role} of the database may not use what fenced statements call.",

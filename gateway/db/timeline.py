@@ -5,9 +5,10 @@ from datetime import datetime, timedelta
 
 from gateway.db import fences, leases
 from gateway.db.database import Database, Record
-from gateway.db.pool import load
+from gateway.db.pool import columns, load
+from gateway.db.record import token_from_row
 from gateway.fencing.record import Kind
-from gateway.fencing.token import Token
+from gateway.fencing.token import Token, pair
 from gateway.timeline.history import (
     Activity,
     History,
@@ -94,13 +95,12 @@ async def count_counted(
 
 async def count_pending(database: Database, resource: str) -> tuple[int, datetime | None]:
     """How many object writes are under way, and since when the oldest."""
-    row = await database.fetchrow(_SQL["pending"], resource)
-    assert row is not None
+    (row,) = await database.fetch(_SQL["pending"], resource)
     return row["count"], row["oldest"]
 
 
 async def _refusals(
-    database: Database, during: tuple[str, int, datetime, datetime], tokens: tuple[list[int], list[int]]
+    database: Database, during: tuple[str, int, datetime, datetime], tokens: Sequence[Sequence[int]]
 ) -> tuple[Refusals, ...]:
     """In pieces of the span. Which entry a piece begins with is looked up afterwards: it is one of thousands."""
     resource, _, since, until = during
@@ -109,7 +109,7 @@ async def _refusals(
     ids = {row["position"]: row["id"] for row in found}
     return tuple(
         Refusals(
-            (_token(row), row["holder"]),
+            (token_from_row(row), row["holder"]),
             row["first"],
             row["last"],
             row["count"],
@@ -144,19 +144,13 @@ async def _activity(database: Database, resource: str, position: int, span: Span
     )
 
 
-def _tokens(tokens: Sequence[Token | None]) -> tuple[list[int], list[int]]:
+def _tokens(tokens: Sequence[Token | None]) -> list[Sequence[int]]:
     """Epochs and values, each token once, as arguments of a statement."""
-    distinct = sorted({token for token in tokens if token is not None})
-    return [token.epoch for token in distinct], [token.value for token in distinct]
+    return columns(map(pair, sorted({token for token in tokens if token is not None})), 2)
 
 
 def _party(row: Record, prefix: str = "") -> Party:
-    return Party(_token(row, prefix), row[f"{prefix}holder"], row[f"{prefix}caller"])
-
-
-def _token(row: Record, prefix: str = "") -> Token | None:
-    value = row[f"{prefix}value"]
-    return None if value is None else Token(row[f"{prefix}epoch"] or 0, value)
+    return Party(token_from_row(row, prefix), row[f"{prefix}holder"], row[f"{prefix}caller"])
 
 
 def _tally(row: Record) -> Tally:

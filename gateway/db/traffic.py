@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from gateway.db.database import Database
-from gateway.db.pool import load
+from gateway.db.database import Database, Record
+from gateway.db.pool import columns, load
 
 _SQL, _KEY_USES = load("traffic"), load("key_uses")
+_KINDS = ("accepted", "refused", "observed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +58,11 @@ async def write(database: Database, gateway: str, rows: Mapping[TrafficKey, Writ
 
     Raises ``Unavailable``, or ``OutcomeUnknown``, after which it can be done again.
     """
-    await database.fetch_write(
-        _SQL["write"],
-        gateway,
-        [place.minute for place in rows],
-        [place.plane for place in rows],
-        [place.rule for place in rows],
-        [counts.accepted for counts in rows.values()],
-        [counts.refused for counts in rows.values()],
-        [counts.observed for counts in rows.values()],
+    counted = (
+        (place.minute, place.plane, place.rule, counts.accepted, counts.refused, counts.observed)
+        for place, counts in rows.items()
     )
+    await database.fetch_write(_SQL["write"], gateway, *columns(counted, 6))
 
 
 async def read_series(
@@ -82,28 +78,24 @@ async def read_series(
     ``plane`` and ``rule`` restrict them.
     """
     found = await database.fetch(_SQL["series"], since, until, buckets, plane, rule)
-    return [TrafficBucket(row["at"], WriteCounts(row["accepted"], row["refused"], row["observed"])) for row in found]
+    return [TrafficBucket(row["at"], _counts(row)) for row in found]
 
 
 async def read_rules(database: Database, since: datetime, until: datetime) -> list[RuleTraffic]:
     """Return the writes of each rule that had any from ``since`` until ``until``, most refusals first."""
     return [
-        RuleTraffic(
-            row["plane"],
-            row["rule"],
-            WriteCounts(row["accepted"], row["refused"], row["observed"]),
-            row["last_accepted"],
-            row["last_refused"],
-            row["last_observed"],
-        )
+        RuleTraffic(row["plane"], row["rule"], _counts(row), *(row[f"last_{kind}"] for kind in _KINDS))
         for row in await database.fetch(_SQL["of_rules"], since, until)
     ]
 
 
+def _counts(row: Record) -> WriteCounts:
+    return WriteCounts(*(row[kind] for kind in _KINDS))
+
+
 async def forget(database: Database, days: int, limit: int) -> int:
     """Remove at most ``limit`` rows that are older than so many days; how many are gone."""
-    row = await database.fetchrow_write(_SQL["forget"], days, limit)
-    assert row is not None
+    (row,) = await database.fetch_write(_SQL["forget"], days, limit)
     return int(row["gone"])
 
 
@@ -122,13 +114,7 @@ async def note_key_uses(database: Database, uses: Sequence[tuple[str, str, str, 
 
     Raises ``GatewayError``, after which it can be done again.
     """
-    await database.fetch_write(
-        _KEY_USES["note"],
-        [caller for caller, _, _, _ in uses],
-        [kind for _, kind, _, _ in uses],
-        [key for _, _, key, _ in uses],
-        [ago for _, _, _, ago in uses],
-    )
+    await database.fetch_write(_KEY_USES["note"], *columns(uses, 4))
 
 
 async def read_key_uses(database: Database) -> list[LastUse]:

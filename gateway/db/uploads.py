@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from gateway.db.database import Database, Record
-from gateway.db.fences import fence_from_row
+from gateway.db.fences import fence_or_none
 from gateway.db.pool import load
+from gateway.db.record import token_from_row
 from gateway.fencing.decision import Fence
 from gateway.fencing.sequencer import Sequencer
-from gateway.fencing.token import Token
+from gateway.fencing.token import Token, pair
 
 _SQL = load("uploads")
 
@@ -47,8 +48,7 @@ async def record_opened(database: Database, upload: RecordedUpload) -> None:
         _SQL["opened"],
         *_key(place),
         upload.write_id,
-        token.epoch if token else None,
-        token.value if token else None,
+        *pair(token),
         upload.holder,
         upload.caller,
         upload.staged,
@@ -58,11 +58,10 @@ async def record_opened(database: Database, upload: RecordedUpload) -> None:
 
 async def peek(database: Database, place: UploadKey) -> tuple[Fence | None, RecordedUpload | None]:
     """Read the fence of the resource and the upload without a lock; None for an upload of another client."""
-    row = await database.fetchrow(_SQL["peek"], *_key(place))
-    assert row is not None
+    (row,) = await database.fetch(_SQL["peek"], *_key(place))
     fence, upload = row["fence"], row["upload"]
     return (
-        None if fence is None or fence["resource"] is None else fence_from_row(fence),
+        fence_or_none(fence),
         None if upload is None or upload["resource"] is None else _upload(upload),
     )
 
@@ -115,7 +114,7 @@ def _upload(row: Record) -> RecordedUpload:
     return RecordedUpload(
         UploadKey(row["resource"], row["bucket"], row["key"], row["upload_id"]),
         row["write_id"],
-        None if row["epoch"] is None else Token(row["epoch"], row["value"]),
+        token_from_row(row),
         row["holder"],
         row["caller"],
         row["staged"],

@@ -100,16 +100,15 @@ async def mark_sending(
     return None if row is None else row["now"]
 
 
-async def advance(database: Database, outbox: ClaimedWebhook, owner: UUID, place: RecordPosition) -> bool:
-    """Received up to there. False: it is another gateway's now."""
-    arguments = (outbox.name, owner, outbox.place.position, place.position, place.day)
-    return await database.fetchrow_write(_SQL["advance"], *arguments) is not None
+async def advance(
+    database: Database, outbox: ClaimedWebhook, owner: UUID, place: RecordPosition, *, received: bool
+) -> bool:
+    """Go on behind a place: all up to there was ``received``, or nothing was for it.
 
-
-async def skip(database: Database, outbox: ClaimedWebhook, owner: UUID, place: RecordPosition) -> bool:
-    """Nothing up to there was for it. False: it is another gateway's now."""
+    False: it is another gateway's now.
+    """
     arguments = (outbox.name, owner, outbox.place.position, place.position, place.day)
-    return await database.fetchrow_write(_SQL["skip"], *arguments) is not None
+    return await database.fetchrow_write(_SQL["advance" if received else "skip"], *arguments) is not None
 
 
 async def fail(

@@ -46,9 +46,9 @@ from gateway.findings import (
     warning,
 )
 from gateway.guard import installation as guard_findings
-from gateway.journal import opening
+from gateway.journal import opening_table
 from gateway.journal.contents import ADVICE, Flaw, Problem
-from gateway.journal.protocol import Mode, may_serve
+from gateway.journal.trust import Mode, may_serve
 from gateway.objects.s3 import xml
 from gateway.objects.store.bucket_profile import REQUIRED, ProbeFinding, Profile
 from gateway.objects.store.operations import Upstream
@@ -304,7 +304,7 @@ async def _of_run(visit: _Visit) -> Sequence[Check]:
     """Examine the last opening of the database, and the journal that a lost fence is restored from."""
     config, database = visit.config, visit.database
     mode = config.journal.effective_mode
-    server, last = await opening.ask(database), await opening.read_opening(database)
+    server, last = await opening_table.ask(database), await opening_table.read_opening(database)
     flaw = await _flaw_of_journal(config)
     run = f"timeline {server.run.timeline}, started at {server.run.started:%Y-%m-%d %H:%M:%S} UTC"
     if flaw is not None:

@@ -124,6 +124,50 @@ class KnownObject:
 
 
 @dataclass(frozen=True, slots=True)
+class Begin:
+    """Claim, and write the intent down. Answer: ``Begun``. Durable.
+
+    ``looked`` is the object that was seen at the key. None: go by what is remembered of it, else take it to be absent.
+    ``outcomes``: the ETags that the mutation could leave (``ABSENCE`` for absence); the answer says which of them are
+    spent. None: the answer names every spent ETag of the key.
+
+    ``over``: intents of the key that the mutation itself settles. Each waits for the object that was seen, which is
+    forbidden from here on, or completes the same upload. If one of them does not, it is among those that are pending.
+    ``calm``: write nothing down where a lost request may be waiting for another ETag of the key.
+
+    The protocol leaves the rest to its runner. ``store_time`` is the store's clock as of its last answer: forbidden and
+    spent ETags end by it, with the requests that wait for them. ``signed_at`` is that clock as of this call; None takes
+    the database's. ``dead_after``: as of ``Intent``. ``naming``: the generation of the bucket's naming to prove;
+    without it, none is.
+    """
+
+    write: Announcement
+    looked: KnownObject | None = None
+    outcomes: tuple[str, ...] | None = None
+    over: tuple[Intent, ...] = ()
+    calm: bool = False
+    store_time: datetime | None = None
+    signed_at: datetime | None = None
+    dead_after: timedelta = DEAD_AFTER
+    naming: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The mutation took effect: forget the intent. Answer: bool, False where another holder settles it. Durable.
+
+    ``spent``: the ETags that its requests were conditioned on, because such a request may arrive again. ``certain`` is
+    False if the ETag was seen at the key before the announcement.
+    """
+
+    write: Announcement
+    etag: str | None
+    tombstone: bool
+    spent: tuple[str, ...] = ()
+    certain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ForbiddenETag:
     """An ETag (``ABSENCE`` for absence) that must not come back on its key, because a late request may wait for it.
 

@@ -51,15 +51,13 @@ class LockRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
-    """One holder's time-limited hold of a lock. ``id`` is a capability: its owner may renew and release.
+class Hold:
+    """A lease as any caller may see it: without its id.
 
     ``expires_in``: the rest of its time when the database answered. Counted from before the request was sent, it is a
     deadline that does not depend on any difference between clocks.
     """
 
-    resource: str
-    id: UUID
     holder: str
     caller: str
     mode: LockMode
@@ -67,6 +65,14 @@ class Lease:
     acquired_at: datetime
     expires_at: datetime
     expires_in: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lease(Hold):
+    """One holder's time-limited hold of a lock. ``id`` is a capability: its owner may renew and release."""
+
+    resource: str
+    id: UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +91,6 @@ class Renewal:
     lease: UUID
     caller: str
     ttl: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """A lease as any caller may see it: without its id."""
-
-    holder: str
-    caller: str
-    mode: LockMode
-    token: Token
-    acquired_at: datetime
-    expires_at: datetime
-    expires_in: float
 
 
 @dataclass(frozen=True, slots=True)

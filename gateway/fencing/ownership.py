@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from gateway.errors import CrossesDatabases, OwnershipDiffers
-from gateway.fencing.resource import escape, escape_path, includes, overlap
+from gateway.fencing.resource import as_expression, escape, escape_path, includes, overlap
 
 OBJECTS = "s3"
 """The first segment of the default names of keys. The second one is their bucket."""
@@ -209,8 +209,7 @@ def _crosses(resource: str, owner: str, database: str) -> CrossesDatabases:
 
 def _expression(pattern: str) -> re.Pattern[str]:
     """Return a checked pattern as an expression for the whole of a name, which compiled is quicker than ``covers``."""
-    segments = (".*" if one == "**" else "[^/]*" if one == "*" else re.escape(one) for one in pattern.split("/"))
-    return re.compile(f"{'/'.join(segments)}\\Z")
+    return re.compile(f"{as_expression(pattern)}\\Z")
 
 
 # Shares ----------------------------------------------------------------------------------------------------------

@@ -155,6 +155,12 @@ def covers(pattern: str, resource: str) -> bool:
     return all(segment in ("*", name) for segment, name in zip(wanted, given, strict=False))
 
 
+def as_expression(pattern: str) -> str:
+    """Return a checked pattern as a regular expression without its ends, for Python and for PostgreSQL."""
+    segments = (".*" if one == "**" else "[^/]*" if one == "*" else re.escape(one) for one in pattern.split("/"))
+    return "/".join(segments)
+
+
 def includes(pattern: str, other: str) -> bool:
     """Return whether ``pattern``, a checked one, is about every resource that ``other`` is about.
 

@@ -26,10 +26,9 @@ MAX_CHARACTERS = MAX_RESOURCE + len(":exclusive:2147483647.9223372036854775807:"
 
 @dataclass(frozen=True, slots=True)
 class Sequencer:
-    """A token with its resource, and the proof that the lease service has issued it: read here, and not yet proven.
+    """A sequencer as it was read, and not yet proven.
 
-    Any client that has it can show it. So it proves that the token was issued, and not to which client. Its text is as
-    good as the token itself: it is neither logged nor recorded.
+    Its text is as good as the token itself: it is neither logged nor recorded.
     """
 
     resource: str

@@ -41,5 +41,10 @@ class Token:
         return f"{self.epoch}.{self.value}" if self.epoch else str(self.value)
 
 
+def pair(token: Token | None) -> tuple[int | None, int | None]:
+    """Return epoch and value, as a database keeps them; None for both without a token."""
+    return (None, None) if token is None else (token.epoch, token.value)
+
+
 def _shown(text: str) -> str:
     return ascii(text if len(text) <= 64 else text[:61] + "...")

@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from functools import partial
 from typing import cast
 
-from gateway.background import Attempts, background_tasks, sweep_failed
+from gateway.background import background_tasks, repeat
 from gateway.db import guards
 from gateway.db.database import Database
 from gateway.db.guards import GuardFinding
@@ -23,7 +22,7 @@ from gateway.observe.events import BypassFound, FoundBy, GuardRefused, Observe, 
 INTERVAL = 1.0
 """Seconds between two looks at what guards have refused, and two stretches of comparing rows with their stamps."""
 _GUARDS_EVERY = round(question("guard").every / INTERVAL)
-_PAUSE = 10.0  # seconds, after something went wrong
+_LONGEST_PAUSE = 10.0  # seconds, while something goes wrong
 BLOCKS, STAMPS = 64, 4_000
 """The size of one comparison, in blocks of rows: half a megabyte."""
 _LARGE = 4096
@@ -40,23 +39,17 @@ class GuardWatcher:
         self._observe = observe
         self._since: datetime | None = None
         self._blocks = BLOCKS
+        self._turns = 0
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Look in the background. An error is an event."""
-        return background_tasks(self._keep_looking())
+        looking = repeat("guards", self._turn, self._observe, INTERVAL, longest=_LONGEST_PAUSE, at_once=True)
+        return background_tasks(looking)
 
-    async def _keep_looking(self) -> None:
-        turn = 0
-
-        async def look_and_step() -> None:
-            await self.look(with_guards=turn % _GUARDS_EVERY == 0)
-            await self._step()
-
-        attempts = Attempts(self._observe, partial(sweep_failed, "guards"))
-        while True:
-            succeeded = await attempts.make(look_and_step)
-            turn += succeeded
-            await asyncio.sleep(INTERVAL if succeeded else _PAUSE)
+    async def _turn(self) -> None:
+        await self.look(with_guards=self._turns % _GUARDS_EVERY == 0)
+        await self._step()
+        self._turns += 1
 
     async def look(self, *, with_guards: bool = True) -> int:
         """Put on record what has been refused since the last look and, with ``with_guards``, what is missing of them.

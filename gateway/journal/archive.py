@@ -11,6 +11,8 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID, uuid4
 
+from gateway.background import at_a_time
+from gateway.bounded import Bounded
 from gateway.journal import format as encoding
 from gateway.journal.contents import (
     FENCES,
@@ -31,7 +33,7 @@ from gateway.journal.contents import (
     number_of,
     snapshot_name,
 )
-from gateway.journal.protocol import Marker
+from gateway.journal.trust import Marker
 
 _AT_A_TIME = 16
 _READINGS = 5
@@ -101,7 +103,7 @@ class Archive:
         self.installation: UUID | None = None
         self._store = store
         # Segments never change, so one that was written or read here need not be read again.
-        self._known: dict[str, Segment] = {}
+        self._known: Bounded[str, Segment] = Bounded(_KNOWN)
 
     async def marker(self) -> StoredMarker:
         """Return the marker as it is now."""
@@ -126,7 +128,7 @@ class Archive:
             found = await self._store.read(segment.name)
             if found is None or found[0] != content:
                 raise Flaw(Problem.UNWRITABLE, "has been written by another process", segment.name).error()
-        self._keep(segment)
+        self._known.remember(segment.name, segment)
 
     async def read(self, noted: int, now: datetime, *, whole: bool = False, salvage: bool = False) -> Contents | Flaw:
         """Return the raises that a database with this noted snapshot may lack. ``whole``, ``salvage``: as in the
@@ -275,26 +277,18 @@ class Archive:
         return await asyncio.to_thread(encoding.read_fences, found[0], name, self.installation)
 
     async def _segments(self, names: Iterable[str]) -> list[Segment | Flaw]:
-        gate = asyncio.Semaphore(_AT_A_TIME)
-
         async def one(name: str) -> Segment | Flaw:
             if (known := self._known.get(name)) is not None:
                 return known
-            async with gate:
-                found = await self._store.read(name)
+            found = await self._store.read(name)
             if found is None:
                 raise _Vanished
             segment = encoding.read_segment(found[0], name, self.installation)
             if isinstance(segment, Segment):
-                self._keep(segment)
+                self._known.remember(name, segment)
             return segment
 
-        return list(await asyncio.gather(*(one(name) for name in names)))
-
-    def _keep(self, segment: Segment) -> None:
-        if len(self._known) >= _KNOWN:
-            self._known.clear()
-        self._known[segment.name] = segment
+        return await at_a_time(_AT_A_TIME, one, names)
 
     # Compaction ---------------------------------------------------------------------------------------------------
 
@@ -326,14 +320,12 @@ class Archive:
 
     async def _remove_covered(self, before: Snapshot, listing: _Listing) -> None:
         """Remove what neither the new snapshot nor the one before needs."""
-        gate = asyncio.Semaphore(_AT_A_TIME)
         old = [name for name in listing.segments if name in before.covers]
         old += [snapshot_name(number) for number in listing.snapshots if number < before.number]
         old += [name for name in await self._store.names(FENCES) if number_of(name) < before.number]
 
         async def one(name: str) -> None:
-            async with gate:
-                await self._store.remove(name)
+            await self._store.remove(name)
             self._known.pop(name, None)
 
-        await asyncio.gather(*(one(name) for name in old))
+        await at_a_time(_AT_A_TIME, one, old)

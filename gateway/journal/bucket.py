@@ -23,7 +23,7 @@ _TYPE = ("content-type", "application/octet-stream")
 
 
 class BucketStore:
-    """The objects of one journal. Every method raises ``JournalUnusable`` where the store does not do it."""
+    """A ``Store`` of ``gateway.journal.archive`` in a bucket."""
 
     def __init__(self, upstream: Upstream, bucket: str, prefix: str = PREFIX) -> None:
         self._upstream, self._bucket, self._prefix = upstream, bucket, prefix
@@ -31,15 +31,12 @@ class BucketStore:
         self._profiles = Profiles(upstream)
 
     async def add(self, name: str, content: bytes) -> bool:
-        """Write an object that must not exist. Return False if it does."""
         return self._written(name, await self._put(name, content, None))
 
     async def replace(self, name: str, content: bytes, version: str) -> bool:
-        """Replace an object that must have this version. Return False if it has another one."""
         return self._written(name, await self._put(name, content, version))
 
     async def read(self, name: str) -> tuple[bytes, str] | None:
-        """Return an object and its version; None if it does not exist."""
         try:
             async with await self._upstream.send("GET", self._path(name)) as response:
                 etag = (response.header("etag") or "").strip('"')
@@ -53,7 +50,6 @@ class BucketStore:
         raise Flaw(Problem.UNREACHABLE, f"the store does not show {name}: {response.status} {code}".strip()).error()
 
     async def names(self, prefix: str) -> list[str]:
-        """Return the names that begin so, in their order."""
         wanted = {"list-type": 2, "encoding-type": "url", "prefix": self._prefix + prefix}
         found: list[str] = []
         following: dict[str, str] | None = {}
@@ -65,7 +61,6 @@ class BucketStore:
         return found
 
     async def remove(self, name: str) -> None:
-        """Remove an object, if there is one."""
         answer, _ = await self._upstream.exchange("DELETE", self._path(name), "", (), b"", signed_at=None)
         if not isinstance(answer, Applied | NotApplied):
             raise _fault(name, answer)
@@ -80,7 +75,7 @@ class BucketStore:
     async def _put(self, name: str, content: bytes, expected: str | None) -> WriteAnswer:
         await self._profile()
         key, signed_at = quote(self._prefix + name), await self._upstream.time()
-        return await self._upstream.put(self._bucket, key, content, [_TYPE], expected=expected, signed_at=signed_at)
+        return await self._upstream.put((self._bucket, key), content, [_TYPE], expected=expected, signed_at=signed_at)
 
     async def _profile(self) -> Profile:
         try:
@@ -111,7 +106,7 @@ class BucketStore:
         return page
 
     def _path(self, name: str) -> str:
-        return path(self._bucket, quote(self._prefix + name))
+        return path((self._bucket, quote(self._prefix + name)))
 
 
 def _unreachable(error: Unavailable) -> JournalUnusable:

@@ -9,13 +9,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from gateway.errors import GatewayError
 from gateway.fencing.token import MAX_EPOCH, Token
 from gateway.journal.contents import FENCES, Entry, Flaw, Problem, Segment, Snapshot
-from gateway.journal.protocol import Marker, Run
+from gateway.journal.trust import Marker, Run
 
 VERSION = 1
 
@@ -30,103 +30,119 @@ _LARGEST = 2**62
 _NAME = re.compile(r"[!-+\--~]+")
 
 
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
+        raise ValueError("it is no number")
+    return value
+
+
+def _epoch(value: object) -> int:
+    if (epoch := _number(value)) >= MAX_EPOCH:
+        raise ValueError("it is no epoch that another one can follow")
+    return epoch
+
+
+def _time(value: str) -> datetime:
+    moment = datetime.fromisoformat(value)
+    if moment.tzinfo is None:
+        raise ValueError("it has no time zone")
+    return moment.astimezone(UTC)
+
+
+def _name_of_fences(value: object) -> str:
+    if not isinstance(value, str) or not value.startswith(FENCES) or _NAME.fullmatch(value) is None:
+        raise ValueError("it is no name of fences")
+    return value
+
+
+Field: TypeAlias = tuple[Callable[[Any], object], Callable[[Any], Any]]
+"""A field of JSON: how its value is written, and how it is read."""
+
+_ID: Field = (lambda value: value.hex, UUID)
+_NUMBER: Field = (int, _number)
+_TEXT: Field = (str, str)
+_TIME: Field = (lambda value: value.isoformat(), _time)
+_RUN = {"system": _TEXT, "timeline": _NUMBER, "started": _TIME, "database": _TEXT}
+_MARKER: dict[str, Field] = {
+    "installation": _ID,
+    "term": _NUMBER,
+    "base": _NUMBER,
+    "run": (lambda run: _fields(run, _RUN), lambda fields: Run(**_values(fields, _RUN))),
+    "at": _TIME,
+    "epoch": (int, _epoch),
+}
+_SEGMENT = {
+    "installation": _ID,
+    "writer": _ID,
+    **dict.fromkeys(("sequence", "follows", "term", "position"), _NUMBER),
+    "at": _TIME,
+}
+_SNAPSHOT: dict[str, Field] = {
+    "installation": _ID,
+    **dict.fromkeys(("number", "complete_from", "began", "position"), _NUMBER),
+    "at": _TIME,
+    "fences": (str, _name_of_fences),
+    "covers": (sorted, lambda names: frozenset(map(str, names))),
+    "reached": (
+        lambda reached: {writer.hex: [last, at.isoformat()] for writer, (last, at) in sorted(reached.items())},
+        lambda reached: {UUID(writer): (_number(last), _time(at)) for writer, (last, at) in reached.items()},
+    ),
+}
+
+
+def _fields(value: object, kind: Mapping[str, Field]) -> dict[str, object]:
+    return {name: write(getattr(value, name)) for name, (write, _) in kind.items()}
+
+
+def _values(fields: Mapping[str, Any], kind: Mapping[str, Field]) -> dict[str, Any]:
+    return {name: read(fields[name]) for name, (_, read) in kind.items()}
+
+
 def write_marker(marker: Marker) -> bytes:
     """Return the bytes of the marker."""
-    run = {
-        "system": marker.run.system,
-        "timeline": marker.run.timeline,
-        "started": marker.run.started.isoformat(),
-        "database": marker.run.database,
-    }
-    fields = {"installation": marker.installation.hex, "term": marker.term, "base": marker.base, "run": run}
-    return _sealed("marker", {**fields, "at": marker.at.isoformat(), "epoch": marker.epoch})
+    return _sealed("marker", _fields(marker, _MARKER))
 
 
 def read_marker(content: bytes, name: str, installation: UUID | None) -> Marker | Flaw:
     """Return the marker, or the reason why it cannot be used. ``installation``: whose it must be; None for any."""
-
-    def build(fields: Mapping[str, Any], _: list[str]) -> Marker:
-        run = fields["run"]
-        made_for = Run(str(run["system"]), _number(run["timeline"]), _time(run["started"]), str(run["database"]))
-        term, base = _number(fields["term"]), _number(fields["base"])
-        if (epoch := _number(fields["epoch"])) >= MAX_EPOCH:
-            raise ValueError("it is no epoch that another one can follow")
-        return Marker(UUID(fields["installation"]), term, base, made_for, _time(fields["at"]), epoch)
-
-    return _read(content, name, "marker", installation, build)
+    return _read(content, name, "marker", installation, lambda fields, _: Marker(**_values(fields, _MARKER)))
 
 
 def write_segment(segment: Segment) -> bytes:
     """Return the bytes of a segment."""
-    fields = {
-        "installation": segment.installation.hex,
-        "writer": segment.writer.hex,
-        "sequence": segment.sequence,
-        "follows": segment.follows,
-        "term": segment.term,
-        "position": segment.position,
-        "at": segment.at.isoformat(),
-    }
-    return _sealed("segment", fields, segment.entries)
+    return _sealed("segment", _fields(segment, _SEGMENT), segment.entries)
 
 
 def read_segment(content: bytes, name: str, installation: UUID | None) -> Segment | Flaw:
     """Return the segment, or the reason why it cannot be used."""
 
     def build(fields: Mapping[str, Any], lines: list[str]) -> Segment:
-        segment = Segment(
-            UUID(fields["installation"]),
-            UUID(fields["writer"]),
-            _number(fields["sequence"]),
-            _number(fields["follows"]),
-            _number(fields["term"]),
-            _number(fields["position"]),
-            _time(fields["at"]),
-            tuple(_entry(line) for line in lines),
-        )
-        if segment.name != name:
-            raise ValueError("it is a copy of another object")
-        return segment
+        return _own(name, Segment(**_values(fields, _SEGMENT), entries=tuple(map(_entry, lines))))
 
     return _read(content, name, "segment", installation, build)
 
 
 def write_snapshot(snapshot: Snapshot) -> bytes:
     """Return the bytes of the index of a snapshot."""
-    fields = {
-        "installation": snapshot.installation.hex,
-        "number": snapshot.number,
-        "complete_from": snapshot.complete_from,
-        "began": snapshot.began,
-        "position": snapshot.position,
-        "at": snapshot.at.isoformat(),
-        "fences": snapshot.fences,
-        "covers": sorted(snapshot.covers),
-        "reached": {writer.hex: [last, at.isoformat()] for writer, (last, at) in sorted(snapshot.reached.items())},
-    }
-    return _sealed("snapshot", fields)
+    return _sealed("snapshot", _fields(snapshot, _SNAPSHOT))
 
 
 def read_snapshot(content: bytes, name: str, installation: UUID | None) -> Snapshot | Flaw:
     """Return the index of a snapshot, or the reason why it cannot be used."""
 
     def build(fields: Mapping[str, Any], _: list[str]) -> Snapshot:
-        snapshot = Snapshot(
-            UUID(fields["installation"]),
-            _number(fields["number"]),
-            _number(fields["complete_from"]),
-            _number(fields["position"]),
-            _time(fields["at"]),
-            _name_of_fences(fields["fences"]),
-            _number(fields["began"]),
-            frozenset(map(str, fields["covers"])),
-            {UUID(writer): (_number(last), _time(at)) for writer, (last, at) in fields["reached"].items()},
-        )
-        if snapshot.name != name:
-            raise ValueError("it is a copy of another object")
-        return snapshot
+        return _own(name, Snapshot(**_values(fields, _SNAPSHOT)))
 
     return _read(content, name, "snapshot", installation, build)
+
+
+Named = TypeVar("Named", Segment, Snapshot)
+
+
+def _own(name: str, found: Named) -> Named:
+    if found.name != name:
+        raise ValueError("it is a copy of another object")
+    return found
 
 
 def write_fences(installation: UUID, entries: Iterable[Entry]) -> bytes:
@@ -211,22 +227,3 @@ def _seconds(moment: datetime) -> int:
 
 def _at(seconds: str) -> datetime:
     return datetime.fromtimestamp(int(seconds), UTC)
-
-
-def _number(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
-        raise ValueError("it is no number")
-    return value
-
-
-def _time(value: str) -> datetime:
-    moment = datetime.fromisoformat(value)
-    if moment.tzinfo is None:
-        raise ValueError("it has no time zone")
-    return moment.astimezone(UTC)
-
-
-def _name_of_fences(value: object) -> str:
-    if not isinstance(value, str) or not value.startswith(FENCES) or _NAME.fullmatch(value) is None:
-        raise ValueError("it is no name of fences")
-    return value

@@ -5,16 +5,19 @@ Raises that come together share one append and one look at the marker: two reque
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
+from gateway.background import wait_until
 from gateway.batching import Lane
+from gateway.bounded import Bounded
 from gateway.errors import JournalUnusable
 from gateway.journal.archive import Archive, Store, StoredMarker
 from gateway.journal.contents import MARKER, Contents, Entry, Flaw, Keeping, Problem, Segment, Snapshot, merge
-from gateway.journal.protocol import DatabaseSide, Marker
+from gateway.journal.opening_table import OpeningTable
+from gateway.journal.trust import Marker
 from gateway.observe.events import Observe, StepReached, ignore
 
 MOST = 4096
@@ -74,7 +77,7 @@ class Journal:
         self._position = 0
         self._position_at: datetime | None = None
         self._noted_position = 0
-        self._announced: dict[str, datetime] = {}
+        self._announced: Bounded[str, datetime] = Bounded(MOST_ANNOUNCED)
         self.made: Marker | None = None
         """The last marker that this process has made."""
         self._pending: dict[str, Entry] = {}
@@ -205,9 +208,7 @@ class Journal:
     def _note_announced(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             if entry.objects is not None:
-                if len(self._announced) >= MOST_ANNOUNCED:
-                    self._announced.clear()
-                self._announced[entry.resource] = entry.objects
+                self._announced.remember(entry.resource, entry.objects)
 
     # Openings -----------------------------------------------------------------------------------------------------
 
@@ -237,7 +238,7 @@ class Journal:
 
     # Snapshots ----------------------------------------------------------------------------------------------------
 
-    async def compact(self, database: DatabaseSide) -> bool:
+    async def compact(self, database: OpeningTable) -> bool:
         """Write a snapshot, and have the database note it. Return whether there was something to do.
 
         Only the gateway of an open database does that. The database raises what the snapshot has and it has not: a
@@ -266,10 +267,8 @@ class Journal:
     async def wait_until_due(self) -> None:
         """Wait until a snapshot may be due: after many segments of this process, or of all of them."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(COMPACT_INTERVAL):
-                    await self._due.wait()
-            if self._due.is_set() or (self._appended and await self._archive.uncovered() >= self._compact_after):
+            is_due = await wait_until(self._due, COMPACT_INTERVAL)
+            if is_due or (self._appended and await self._archive.uncovered() >= self._compact_after):
                 self._due.clear()
                 return
 

@@ -4,11 +4,10 @@ The second server should fail for other reasons than the first one: another mach
 session never continues after a restart, and commits are pinned to be durable, as of all sessions of the gateway.
 """
 
-from functools import partial
 from uuid import UUID
 
 from gateway.db import rights
-from gateway.db.database import Database, Record, Transaction
+from gateway.db.database import Database, Record
 from gateway.db.pool import load
 from gateway.errors import JournalUnusable, OutcomeUnknown, SqlError, Unavailable
 from gateway.journal.contents import Flaw, Problem
@@ -22,7 +21,7 @@ _NO_TABLE = ("42P01", "3F000")
 
 
 class RowStore:
-    """The objects of one journal. Every method raises ``JournalUnusable`` where the database does not do it."""
+    """A ``Store`` of ``gateway.journal.archive`` in a table."""
 
     def __init__(self, database: Database) -> None:
         """``database``: the second one, that of the journal."""
@@ -33,25 +32,20 @@ class RowStore:
         await self._written("install")
 
     async def add(self, name: str, content: bytes) -> bool:
-        """Write an object that must not exist. Return False if it does."""
         return await self._written("add", name, content)
 
     async def replace(self, name: str, content: bytes, version: str) -> bool:
-        """Replace an object that must have this version. Return False if it has another one."""
         return await self._written("replace", name, content, UUID(version))
 
     async def read(self, name: str) -> tuple[bytes, str] | None:
-        """Return an object and its version; None if it does not exist."""
         rows = await self._read("read", name)
         return (rows[0]["content"], rows[0]["version"]) if rows else None
 
     async def names(self, prefix: str) -> list[str]:
-        """Return the names that begin so, in their order."""
         after_all = prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else ""
         return [row["name"] for row in await self._read("names", prefix, after_all)]
 
     async def remove(self, name: str) -> None:
-        """Remove an object, if there is one."""
         await self._written("remove", name)
 
     async def find_unfit(self) -> Flaw | None:
@@ -78,19 +72,10 @@ class RowStore:
 
 async def install(dsn: str, grant_to: str | None) -> None:
     """Make the table of a journal, and let a role use it. The session needs the right to create a schema."""
-    database = Database(dsn, pool_size=1)
-    try:
+    async with Database(dsn, pool_size=1) as database:
         await RowStore(database).install()
         if grant_to is not None:
-            await database.run(partial(_grant, grant_to))
-    finally:
-        await database.close()
-
-
-async def _grant(role: str, transaction: Transaction) -> None:
-    await rights.be_alone(transaction)
-    for row in await transaction.fetch(_SQL["grants"], role):
-        await transaction.execute(row["statement"])
+            await database.run(lambda transaction: rights.run_grants(transaction, _SQL["grants"], grant_to))
 
 
 def _fault(error: Unavailable | OutcomeUnknown | SqlError | ValueError) -> JournalUnusable:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,14 +15,15 @@ from gateway.batching import Lane
 from gateway.db import ownership
 from gateway.db.database import CommitClaims, Secured
 from gateway.db.pool import UNSECURED, Session
+from gateway.driver import drive
 from gateway.errors import DatabaseClosed, GatewayError, RaiseUnsecured, SqlError, Unavailable
 from gateway.fencing.ownership import Owner
 from gateway.fencing.token import Token
-from gateway.journal import opening, protocol
+from gateway.journal import opening_table, protocol, trust
 from gateway.journal.contents import ADVICE, Contents, Entry, Flaw, Problem
 from gateway.journal.journal import Journal, JournalStatus
+from gateway.journal.opening_table import OpeningTable
 from gateway.journal.protocol import (
-    Acknowledged,
     Append,
     AskServer,
     Begin,
@@ -30,19 +31,16 @@ from gateway.journal.protocol import (
     Commit,
     Committed,
     CreateMarker,
-    DatabaseSide,
     FindLower,
     Identify,
-    Mode,
     OpenDatabase,
     Opening,
-    OwnRaise,
     ReadJournal,
     ReadMarker,
     Remember,
-    Server,
     Unsecured,
 )
+from gateway.journal.trust import Mode, OwnRaise, Server
 from gateway.observe.events import DatabaseOpened, Observe, ignore
 
 FLUSH_INTERVAL = 1.0
@@ -64,7 +62,7 @@ class Runner:
     def __init__(
         self,
         mode: Mode,
-        database: DatabaseSide,
+        database: OpeningTable,
         journal: Journal | None,
         observe: Observe = ignore,
         *,
@@ -119,7 +117,7 @@ class Runner:
 
     async def _opened(self, session: Session) -> Server:
         server = await self._ask(session)
-        if protocol.may_serve(server, self._mode):
+        if trust.may_serve(server, self._mode):
             return server
         if self._mode is Mode.OFF:
             # Once it is open, other gateways serve, which do not remember what this one does.
@@ -127,13 +125,13 @@ class Runner:
             await self._compare(session, server)
         await self.ensure_open()
         server = await self._ask(session)
-        if not protocol.may_serve(server, self._mode):
+        if not trust.may_serve(server, self._mode):
             raise DatabaseClosed("The server of this session is not the one that was opened last.")
         return server
 
     async def _ask(self, session: Session) -> Server:
         seen = self._seen  # the answers of other sessions may be later ones
-        server = await opening.ask(session)
+        server = await opening_table.ask(session)
         self._clock = server.now, _seconds()
         await self._note_seen(seen, server)
         return server
@@ -150,7 +148,7 @@ class Runner:
             return  # requests tell of it
         try:
             await self._note_seen(seen, server)
-            flaw = protocol.judge(server, None, self._mode)
+            flaw = trust.judge(server, None, self._mode)
             if flaw is not None and flaw.problem is Problem.RESTORED:
                 raise _refusal(flaw)
         except DatabaseClosed:
@@ -160,11 +158,11 @@ class Runner:
 
     async def _note_seen(self, seen: Server | None, server: Server) -> None:
         """Note how far the database is. Close it if it was put back. With a journal, its opening finds that."""
-        if self._mode is Mode.OFF and protocol.judge(server, None, self._mode) is None:
-            lost = protocol.went_back(seen, server)
+        if self._mode is Mode.OFF and trust.judge(server, None, self._mode) is None:
+            lost = trust.went_back(seen, server)
             if lost is not None:
                 await self._close(server, lost)
-            if protocol.went_back(self._seen, server) is None:
+            if trust.went_back(self._seen, server) is None:
                 self._seen = server
 
     async def _close(self, server: Server, lost: str) -> NoReturn:
@@ -174,7 +172,7 @@ class Runner:
             async with asyncio.timeout(CLOSING):
                 known = max(server.opened.term, self._seen.opened.term if self._seen else 0)
                 await self._database.close(server.run, server.opened.began, known, lost)
-        raise _refusal(protocol.restored(lost))
+        raise _refusal(trust.restored(lost))
 
     def _note_began(self, term: int) -> None:
         """Note the term in which an operator has accepted a loss: what was acknowledged before may be lost."""
@@ -200,7 +198,7 @@ class Runner:
     async def _is_rewound(self, session: Session) -> bool:
         memory = self._own  # later raises need not be in the answer
         resources = [one.entry.resource for one in memory]
-        return bool(memory) and protocol.contradicts(memory, await opening.read_tokens(session, resources))
+        return bool(memory) and trust.contradicts(memory, await opening_table.read_tokens(session, resources))
 
     # Raises -------------------------------------------------------------------------------------------------------
 
@@ -221,22 +219,22 @@ class Runner:
                 return answer
 
             done = await self._drive(protocol.claim(self._mode), timed)
-            if isinstance(done, Acknowledged):
+            if done is not None:
                 raised = [OwnRaise(entry, began, ended) for entry in done.raised]
-                self._own = protocol.remember_own(self._own, raised)
+                self._own = trust.remember_own(self._own, raised)
                 return done.outcome
             await self.ensure_open()
         raise Flaw(Problem.BUSY, "it was opened again and again").error()
 
     async def _commit(self, commit: CommitClaims, effect: Commit, *, objects: bool) -> Committed | Unsecured | Behind:
-        secured = Secured(opening.write_raises(effect.secured), effect.looked) if effect.secured else None
+        secured = Secured(opening_table.write_raises(effect.secured), effect.looked) if effect.secured else None
         try:
             outcome, claims, session = await commit(secured)
         except RaiseUnsecured as error:
             if not error.raises:
-                return Behind(0)
+                return Behind()
             try:
-                entries = opening.read_raises(error.raises, self._now())
+                entries = opening_table.read_raises(error.raises, self._now())
             except (GatewayError, ValueError):
                 # Code in the database uses our SQLSTATE. The journal must not get what no fence can carry.
                 said = "Code in the database names raises of fences that cannot be read."
@@ -286,7 +284,7 @@ class Runner:
         again = again or (accept_loss and self._mode is Mode.OFF)
         steps = protocol.open_database(self._mode, again=again, accept_loss=accept_loss)
         opening = _Opening(self._database, self._journal)
-        outcome = await _driven(steps, opening.perform)
+        outcome = await drive(steps, opening.perform)
         if isinstance(outcome, Flaw):
             raise _refusal(outcome)
         assert isinstance(outcome, Opening)
@@ -302,12 +300,12 @@ class Runner:
         """
         server = await self._database.ask()
         if self._journal is None:
-            return protocol.judge(server, None, self._mode)
+            return trust.judge(server, None, self._mode)
         found = (await self._journal.marker()).marker
-        flaw = protocol.judge(server, found, self._mode)
+        flaw = trust.judge(server, found, self._mode)
         if flaw is None and server.opened.installation is not None:
             read = await self._journal.read(server.opened.installation, server.opened.snapshot, server.now)
-            flaw = read if isinstance(read, Flaw) else protocol.judge_contents(server, read)
+            flaw = read if isinstance(read, Flaw) else trust.judge_contents(server, read)
         if flaw is None and self._mode is Mode.SYNC:
             flaw = await self._journal.find_unfit()
         return flaw
@@ -329,7 +327,7 @@ class Runner:
         async with journal.flushing() as (entries, term):
             if not entries:
                 await journal.note_position()
-            elif await _driven(protocol.flush(self._mode, entries, term), self._perform_flush):
+            elif await self._drive(protocol.flush(self._mode, entries, term)):
                 await self.open(again=True)
 
     @asynccontextmanager
@@ -366,9 +364,11 @@ class Runner:
         return [opening] * len(waiting)
 
     async def _drive(
-        self, steps: protocol.RaiseSteps[Any], commit: Callable[[Commit], Awaitable[Any]] | None = None
+        self,
+        steps: protocol.RaiseSteps[Any] | protocol.FlushSteps[Any],
+        commit: Callable[[Commit], Awaitable[Any]] | None = None,
     ) -> Any:
-        async def perform(effect: protocol.RaiseEffect) -> Any:
+        async def perform(effect: protocol.RaiseEffect | protocol.FlushEffect) -> Any:
             match effect:
                 case Commit():
                     assert commit is not None
@@ -380,21 +380,14 @@ class Runner:
                     return await self._journal.append(entries)
                 case Remember(entries, term):
                     return self._the_journal.remember(entries, term)
+                case AskServer():
+                    return await self._database.ask()
+                case FindLower(run, entries):
+                    return await self._database.find_lower(run, entries)
                 case _:
                     assert_never(effect)
 
-        return await _driven(steps, perform)
-
-    async def _perform_flush(self, effect: protocol.FlushEffect) -> Any:
-        match effect:
-            case Append(entries):
-                return await self._the_journal.append(entries)
-            case AskServer():
-                return await self._database.ask()
-            case FindLower(run, entries):
-                return await self._database.find_lower(run, entries)
-            case _:
-                assert_never(effect)
+        return await drive(steps, perform)
 
     async def _adopt(self, journal: Journal) -> None:
         """Let the journal know its installation, before its first append. The database is open then."""
@@ -418,26 +411,13 @@ def _seconds() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _driven(steps: Generator[Any, Any, Any], perform: Callable[[Any], Awaitable[Any]]) -> Any:
-    answer: Any = None
-    try:
-        while True:
-            try:
-                effect = steps.send(answer)
-            except StopIteration as end:
-                return end.value
-            answer = await perform(effect)
-    finally:
-        steps.close()
-
-
 class _Opening:
     """One opening under way: the marker and the server as they were read last."""
 
-    def __init__(self, database: DatabaseSide, journal: Journal | None) -> None:
+    def __init__(self, database: OpeningTable, journal: Journal | None) -> None:
         self._database, self._store = database, journal
         self._version = ""
-        self._marker: protocol.Marker | None = None
+        self._marker: trust.Marker | None = None
         self._server: Server | None = None
 
     @property
@@ -516,10 +496,10 @@ class _Opening:
             raise Unavailable("The database has not been asked.")
         return self._server
 
-    async def _read_marker(self) -> protocol.Marker | Flaw | None:
+    async def _read_marker(self) -> trust.Marker | Flaw | None:
         found = await self._journal.marker()
         self._version = found.version
-        self._marker = found.marker if isinstance(found.marker, protocol.Marker) else None
+        self._marker = found.marker if isinstance(found.marker, trust.Marker) else None
         return found.marker
 
     async def _read(self, effect: ReadJournal) -> Contents | Flaw:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.background import Attempts, background_tasks, repeat, unreachable
-from gateway.batching import Lane
+from gateway.batching import Lane, patiently
 from gateway.db import leases
 from gateway.db.database import Database
 from gateway.db.leases import LockAnswer, LockOutcome, QueueTurn, ReleaseOutcome
@@ -46,12 +46,7 @@ def lane(
     together: Callable[..., Awaitable[Sequence[Result]]], most: int, order: Callable[[Question], Any]
 ) -> Lane[Question, Result]:
     """Return a lane of questions, each of which goes alone and with ``patient`` if its batch fails."""
-
-    async def alone(question: Question) -> Result:
-        (result,) = await together([question], patient=True)
-        return result
-
-    return Lane(together, alone, most=most, order=order, lone_alone=False)
+    return Lane(together, patiently(together), most=most, order=order, lone_alone=False)
 
 
 _FIRST_PAUSE = 0.1

@@ -18,8 +18,6 @@ from gateway.objects.store.probe import Profiles
 from gateway.objects.sweeper import Sweeper
 from gateway.observe.events import BucketAdministered, Observe
 
-MAX_DOCUMENT = 1024 * 1024
-
 Authorise: TypeAlias = Callable[[Exchange, bytes], Awaitable[None]]
 """Raises ``Denied`` if a configuration has the store write to a bucket that the caller does not administer."""
 

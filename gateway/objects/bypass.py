@@ -36,7 +36,7 @@ from gateway.objects.protocol.effects import (
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.answers import Found, HeadAnswer, Missing, Unknown, unquoted
 from gateway.objects.s3.listing_pages import ListingEntry
-from gateway.objects.store.client import path_of, query_of
+from gateway.objects.store.client import path_of, place_of, query_of
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, Observe, SweepFailed
 
@@ -57,7 +57,7 @@ class BypassCheck:
                 self._begun, self._sent, self._may_have_removed = answer, False, False
                 self._write = write if answer.signed_at is not None else None
                 if self._write is not None and answer.differs:
-                    await self._record(write, await self._upstream.head(write.bucket, path_of(write.key)))
+                    await self._record(write, await self._upstream.head(place_of(write.bucket, write.key)))
             case Delete() | Amend():
                 self._sent = self._sent or isinstance(effect, Delete)
                 self._may_have_removed = isinstance(answer, Unknown)
@@ -215,7 +215,7 @@ class BypassScan:
 
     async def _examine(self, bucket: str, row: RememberedObject, entry: ListingEntry | None) -> bool:
         """Ask for the key itself, and record what is there if it still differs from what is remembered."""
-        state = await self._upstream.head(bucket, path_of(row.key))
+        state = await self._upstream.head(place_of(bucket, row.key))
         if isinstance(state, Unknown) or etag_of(state) == row.etag or (isinstance(state, Found) and state.tombstone):
             return False
         owner = _owner(entry)

@@ -11,13 +11,14 @@ from gateway.errors import StoreError, Unavailable
 from gateway.http.body import twice
 from gateway.objects.exchange import Exchange
 from gateway.objects.fenced_write import FencedWrite
-from gateway.objects.put import Puts, Staging, part_size
+from gateway.objects.put import Puts
 from gateway.objects.s3 import xml
 from gateway.objects.s3.addressing import CopySource, PartSource
 from gateway.objects.s3.answers import Applied, Uploaded, no_such_key, step_failure, unquoted
 from gateway.objects.s3.body import VerifiedBody
 from gateway.objects.s3.request import DESCRIPTION, METADATA, S3Request, is_own
 from gateway.objects.s3.xml import Part
+from gateway.objects.staging import Staging, part_size
 from gateway.objects.store.client import StoreResponse, TextHeaders
 from gateway.objects.store.operations import Upstream
 
@@ -82,7 +83,7 @@ class Sources:
         return VerifiedBody(content, md5, hashlib.sha256(content).hexdigest())
 
     async def tags(self, source: CopySource) -> TextHeaders:
-        tags = await self._upstream.tagging(source.bucket, source.raw_key, source.version_id)
+        tags = await self._upstream.tagging((source.bucket, source.raw_key), source.version_id)
         return [("x-amz-tagging", urlencode(tags))] if tags else []
 
 
@@ -113,20 +114,22 @@ class Copies:
         assert source is not None
         write = await self._writes.prepare(exchange)
         _refuse_in_place(request, source)
-        profile = await self._writes.ready(write)
+        await self._writes.refuse_if_stale(write)
+        profile = await self._writes.profile_for(write)
         found = await self._sources.find(source)
         headers = await self._headers(request, source, found)
         if found.size <= self._puts.threshold:
             async with self._puts.memory.held(twice(found.size)):
                 body = await self._sources.read(source, found)
+                write = write.with_body(body.size, body.sha256)
                 stored = await self._puts.put_from_memory(write, profile, body, headers, request.condition)
         else:
             staging = self._puts.staging(write)
             staged = await staging.stage_parts(
-                [*headers, *write.marks(self._upstream)],
-                lambda upload_id: self._copy_parts(write, source, found, staging, upload_id),
+                headers, lambda upload_id: self._copy_parts(write, source, found, staging, upload_id)
             )
-            stored = await self._puts.complete(write.with_payload(found.size, None), profile, staged, request.condition)
+            write = write.with_body(found.size, None)
+            stored = await self._puts.complete(write, profile, staged, request.condition)
         document = xml.copied(stored.applied.etag or "", _text(self._upstream.store_time))
         applied = stored.applied if found.version_id is None else _from_version(stored.applied, found.version_id)
         await exchange.response.stored(applied, write.target.resource, stored.fence, document=document)
@@ -145,13 +148,13 @@ class Copies:
         self, write: FencedWrite, source: CopySource, found: SourceObject, staging: Staging, upload_id: str
     ) -> tuple[Part, ...]:
         """Let the store copy all parts of an upload, from a source that must not change meanwhile."""
-        size = part_size(found.size, write.write_id)
+        size = part_size(found.size, write.announced.write_id)
 
         async def copy_part(first: int) -> Part:
             number = first // size + 1
             span = (first, min(first + size, found.size) - 1)
             wanted = PartSource(source.bucket, source.key, found.etag, source.version_id, span)
-            copied = await self._upstream.upload_part_copy(*write.place, upload_id, number, wanted)
+            copied = await self._upstream.upload_part_copy(write.place, upload_id, number, wanted)
             if isinstance(copied, Uploaded):
                 await staging.touch(upload_id)
                 return Part(number, copied.etag)

@@ -21,14 +21,12 @@ from gateway.objects.protocol.runner import OperationPayload
 from gateway.objects.put import Puts
 from gateway.objects.s3 import xml
 from gateway.objects.s3.answers import RawHeaders
+from gateway.objects.s3.conditions import WriteCondition, condition_of_entry
 from gateway.objects.s3.operations import Operation, not_implemented
-from gateway.objects.s3.request import S3Request, WriteCondition, condition_of_entry
+from gateway.objects.s3.request import S3Request
 from gateway.objects.s3.xml import DeletedFacts, ObjectToDelete
 from gateway.objects.store.client import TextHeaders, query_of
 from gateway.objects.store.operations import Upstream
-
-MAX_DOCUMENT = 1024 * 1024
-"""Bytes of a document of tags, grants or the like. An annotation is the largest of them."""
 
 _SUBRESOURCES = frozenset({"acl", "annotation", "legal-hold", "retention", "tagging"})
 # Errors that a GetObject gets too. They do not tell whether the store has understood the subresource.
@@ -70,7 +68,7 @@ class Amendments:
             query=request.query,
         )
         if body is not None:
-            write = write.with_payload(body.size, body.sha256)
+            write = write.with_body(body.size, body.sha256)
         uncovers = request.operation is Operation.DELETE_OBJECT
         stored = await self._run(
             write, amendment, on_version=request.parameter("versionId") is not None, uncovers=uncovers
@@ -108,7 +106,7 @@ class Amendments:
         self, write: FencedWrite, amendment: OperationPayload, *, on_version: bool, uncovers: bool
     ) -> Stored:
         profile = await self._writes.profile_for(write)
-        steps = mutation.amend(write.announcement(), on_version=on_version, uncovers=uncovers, bumps=profile.can_bump)
+        steps = mutation.amend(write.announced, on_version=on_version, uncovers=uncovers, bumps=profile.can_bump)
         stored = await self._writes.run(write, steps, amendment)
         assert isinstance(stored, Stored)
         return stored
@@ -167,7 +165,7 @@ class Deletes:
     async def _delete(self, write: FencedWrite, headers: TextHeaders, condition: WriteCondition | None) -> Deleted:
         profile = await self._writes.profile_for(write)
         steps = mutation.delete(
-            *(write.announcement(), condition),
+            *(write.announced, condition),
             conditional_delete=profile.delete_condition,
             in_parts=profile.can_bump,
         )

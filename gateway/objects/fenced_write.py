@@ -1,8 +1,8 @@
 """A fenced write of one key, whatever its form. The stages, in order:
 
 - ``prepare``: the resource of the key, the token that counts, and the policy of the resource.
-- ``ready``: a stale token is refused before the body is asked for or anything is staged. A bucket that cannot be fenced
-  is not written to.
+- ``refuse_if_stale``: a stale token is refused before a large body is asked for or anything is staged.
+- ``profile_for``: a bucket that cannot be fenced is not written to.
 - ``run``: the protocol carries the write out. Refusals go on record, and other outcomes become errors.
 
 The SDKs of AWS send a request again by themselves, with one id for all attempts of a call. If the first attempt took
@@ -67,7 +67,7 @@ from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import Mark
 from gateway.objects.store import bucket_profile
 from gateway.objects.store.bucket_profile import KEYS, Profile
-from gateway.objects.store.client import TextHeaders, path_of
+from gateway.objects.store.client import Place, TextHeaders, place_of
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, WriteAccepted
@@ -90,17 +90,14 @@ class Objection:
 
 @dataclass(frozen=True, slots=True)
 class FencedWrite:
-    """A fenced write of one key: its fence, the token its sender presents, and how it goes on record."""
+    """A fenced write of one key: what is announced of it, its fence, and how it goes on record."""
 
     exchange: Exchange
-    key: str
     target: ObjectTarget
-    presented: Presented | None
+    announced: Announcement
+    """With the token that its sender presents, if that counts."""
     attempt: Attempt
-    write_id: UUID
-    mark: UUID
-    """The id in the object's metadata that tells whose write it is. All requests of one upload share the upload's."""
-    objections: tuple["Objection", ...] = ()
+    objections: tuple[Objection, ...] = ()
     """Observe mode: why an enforcing rule would refuse the write before it asks the fence. Its token does not count."""
     capture_start: CaptureStart | None = None
     """Set while the body is not read. None where there is no body, or none worth keeping."""
@@ -108,35 +105,24 @@ class FencedWrite:
     """The mark of an earlier attempt of the same call in the object's metadata; None if no attempt leaves one."""
 
     @property
-    def bucket(self) -> str:
-        return self.exchange.request.bucket
-
-    def announcement(self) -> Announcement:
-        return Announcement(
-            self.target.resource,
-            self.bucket,
-            self.key,
-            self.write_id,
-            self.presented,
-            self.attempt.caller,
-            self.target.mode,
-            self.target.equal,
-            mark=self.mark,
-        )
+    def place(self) -> Place:
+        return place_of(self.announced.bucket, self.announced.key)
 
     @property
-    def place(self) -> tuple[str, str]:
-        return self.bucket, path_of(self.key)
+    def fenced_by(self) -> Presented | None:
+        """The token that the fence decides on; None where the rule observes."""
+        return None if self.target.mode is Enforcement.OBSERVE else self.announced.presented
 
     def upload_key(self, upload_id: str) -> UploadKey:
-        return UploadKey(self.target.resource, self.bucket, self.key, upload_id)
+        return UploadKey(self.target.resource, self.announced.bucket, self.announced.key, upload_id)
 
     def upload(self, upload_id: str, *, staged: bool) -> RecordedUpload:
         """Return an upload for this write, for the database. ``staged``: the gateway opened it for itself."""
-        token, sequencer = (self.presented.token, self.presented.sequencer) if self.presented else (None, None)
+        presented = self.announced.presented
+        token, sequencer = (presented.token, presented.sequencer) if presented else (None, None)
         return RecordedUpload(
             self.upload_key(upload_id),
-            self.write_id,
+            self.announced.write_id,
             token,
             self.attempt.holder,
             self.attempt.caller,
@@ -145,21 +131,16 @@ class FencedWrite:
         )
 
     def marks(self, upstream: Upstream, *, tombstone: bool = False) -> TextHeaders:
-        token = str(self.presented.token) if self.presented else ""
-        own = upstream.own_metadata(*self.place, self.target.resource, token, str(self.mark), tombstone=tombstone)
-        return own if tombstone else (*own, *self.call_marks())
+        """Return the gateway's own metadata for the object: whose write it is, and of which call."""
+        mark = str(self.announced.mark)
+        token = str(self.announced.presented.token) if self.announced.presented else ""
+        own = upstream.own_metadata(self.place, self.target.resource, token, mark, tombstone=tombstone)
+        return own if tombstone or self.evidence in (None, mark) else (*own, (Mark.INVOCATION, self.evidence))
 
-    def call_marks(self) -> TextHeaders:
-        """Return the metadata that tell of which call the object is."""
-        return () if self.evidence in (None, str(self.mark)) else ((Mark.INVOCATION, self.evidence),)
-
-    def with_payload(self, size: int, sha256: str | None) -> "FencedWrite":
-        """Return the write once its body is known: ``size`` in bytes, SHA-256 in hex."""
-        attempt = replace(self.attempt, payload_size=size, payload_sha256=sha256)
+    def with_body(self, size: int, sha256: str | None, captured: CapturedPayload | None = None) -> "FencedWrite":
+        """Return the write once its body is known: ``size`` in bytes, SHA-256 in hex, what the record keeps of it."""
+        attempt = replace(self.attempt, payload_size=size, payload_sha256=sha256, captured=captured)
         return replace(self, attempt=attempt, capture_start=None)
-
-    def with_captured(self, captured: CapturedPayload | None) -> "FencedWrite":
-        return replace(self, attempt=replace(self.attempt, captured=captured))
 
     async def recorded_attempt(self) -> Attempt:
         if self.capture_start is None:
@@ -181,11 +162,7 @@ class FencedWrites:
     ) -> None:
         self._database, self._authorise = database, authorise
         self._observe, self._admission, self._profiles = observe, admission, profiles
-        self._resources, self._runner, self._audit = resources, runner, audit
-
-    def target(self, bucket: str, key: str, named: str | None = None) -> ObjectTarget:
-        """Return what fences a key. ``named``: the resource in the request, which can only be the same."""
-        return self._resources.target(bucket, key, named)
+        self.resources, self._runner, self._audit = resources, runner, audit
 
     async def prepare(
         self,
@@ -208,69 +185,54 @@ class FencedWrites:
         authorised = exchange.authorised
         if authorised is None or authorised[0] != key:  # the key of a form, or one of several
             authorised = key, await self._authorise(exchange, request.bucket, key)
-        lacking = authorised[1]
-        target = self.target(request.bucket, key, request.fencing.resource)
+        target = self.resources.target(request.bucket, key, request.fencing.resource)
         writer = _writer(exchange, target.resource, opened)
         if writer.token is None and target.mode is Enforcement.ENFORCE:
             raise TokenRequired(f"{request.operation} on {target.resource} carries no fencing token.")
-        objections = []
-        if lacking is not None:
-            objections.append(Objection(Denied.code, lacking))
-        if writer.token is None:
-            objections.append(Objection(TokenRequired.code))
-        if target.too_long:
-            objections.append(Objection(ResourceMalformed.code))
-        elif request.fencing.resource not in (None, target.resource):
-            objections.append(Objection(ResourceMismatch.code))
+        objections = tuple(_objections(target, writer, authorised[1]))
         write_id = write_id or uuid4()
         presented = None
         if writer.token is not None and not objections:
             presented = Presented(writer.token, writer.holder, write_id, next(iter(writer.sequencers), None))
-        attempt = replace(exchange.attempt(), token=writer.token, holder=writer.holder, rule=target.rule)
-        mark = opened.write_id if opened else write_id
-        evidence = evidence_of(exchange, mark)
-        write = FencedWrite(
-            exchange, key, target, presented, attempt, write_id, mark, tuple(objections), capture_start, evidence
+        mark, caller = opened.write_id if opened else write_id, exchange.principal.name
+        announced = Announcement(
+            *(target.resource, request.bucket, key, write_id, presented, caller, target.mode, target.equal), mark=mark
         )
-        return await self._apply_policy(write)
+        attempt = replace(exchange.attempt(), token=writer.token, holder=writer.holder, rule=target.rule)
+        evidence = evidence_of(exchange, mark)
+        return await self._apply_policy(
+            FencedWrite(exchange, target, announced, attempt, objections, capture_start, evidence)
+        )
 
     async def _apply_policy(self, write: FencedWrite) -> FencedWrite:
         """Return the write, if the policy of its resource takes its token. Raises ``TokenImplausible`` (recorded).
 
         In observe mode a write with such a token goes on as if it had none, so that it does not raise the fence.
         """
-        if write.presented is None:
+        resource, mode, presented = write.target.resource, write.target.mode, write.announced.presented
+        if presented is None:
             return write
-        resource, mode = write.target.resource, write.target.mode
         enforced = (resource,) if mode is Enforcement.ENFORCE else ()
-        refused = await self._admission.admit([(resource, write.presented)], enforced)
+        refused = await self._admission.admit([(resource, presented)], enforced)
         if not refused:
             return write
         if mode is Enforcement.ENFORCE:
             error = await self._audit.implausible(refused, await write.recorded_attempt())
             raise await self._told(write, error)
-        return replace(write, presented=None, objections=(Objection(TokenImplausible.code),))
-
-    async def ready(self, write: FencedWrite, *, early: bool = True) -> Profile:
-        """Return what the bucket of a write does. ``early``: refuse a stale token now, before the write itself does.
-
-        Raises what ``refuse_if_stale`` and ``profile_for`` raise.
-        """
-        if early:
-            await self.refuse_if_stale(write)
-        return await self.profile_for(write)
+        announced = replace(write.announced, presented=None)
+        return replace(write, announced=announced, objections=(Objection(TokenImplausible.code),))
 
     async def refuse_if_stale(self, write: FencedWrite, fence: Fence | None = None) -> None:
         """Raise the refusal (recorded) of a token that is stale already.
 
         ``fence``: the fence, for callers that have just read it.
         """
-        if write.presented is None or write.target.mode is Enforcement.OBSERVE:
+        if write.fenced_by is None:
             return
         fence = fence or await fences.read(self._database, write.target.resource)
         if fence is None:
             return
-        decision = decide(fence, write.presented, write.target.equal)
+        decision = decide(fence, write.fenced_by, write.target.equal)
         if not decision.passes:
             raise await self._refused(write, decision, fence)
 
@@ -279,13 +241,14 @@ class FencedWrites:
 
         Raises what ``writable_profile`` raises, and ``StoreError`` InvalidArgument.
         """
-        profile = await self.writable_profile(write.bucket)
-        kind = bucket_profile.mistakable(write.key, profile.confused)
+        bucket, key = write.announced.bucket, write.announced.key
+        profile = await self.writable_profile(bucket)
+        kind = bucket_profile.mistakable(key, profile.confused)
         if kind is not None:
             raise StoreError(
                 "InvalidArgument",
                 400,
-                f"The key {write.key[:200]!a} cannot be fenced: the store of bucket {write.bucket} may take it for "
+                f"The key {key[:200]!a} cannot be fenced: the store of bucket {bucket} may take it for "
                 f"another one ({kind}). Nothing was written: use a key in another spelling. {KEYS[kind]}",
             )
         return profile
@@ -337,9 +300,9 @@ class FencedWrites:
         Return the fence, None where the resource does not obey one. Raises the refusal (recorded), and ``Unavailable``
         where an older holder's write cannot be settled.
         """
-        if write.presented is None or write.target.mode is Enforcement.OBSERVE:
+        if write.fenced_by is None:
             return None
-        steps = mutation.barrier(write.target.resource, write.presented, write.attempt.caller)
+        steps = mutation.barrier(write.target.resource, write.fenced_by, write.attempt.caller)
         outcome = await self._runner.run(steps)
         match outcome:
             case Barred(_, fence):
@@ -365,7 +328,7 @@ class FencedWrites:
             return error
         with suppress(GatewayError, TimeoutError):
             async with asyncio.timeout(EVIDENCE_TIMEOUT):
-                there = await self._runner.run(_look(write.bucket, write.key))
+                there = await self._runner.run(_look(write.announced.bucket, write.announced.key))
             if isinstance(there, Found) and write.evidence in (there.invocation, there.write_id):
                 error.message += (
                     " This request has written nothing, but an earlier attempt of it took effect: it wrote the object "
@@ -404,6 +367,18 @@ def _writer(exchange: Exchange, resource: str, opened: RecordedUpload | None) ->
         sequencers = () if opened.sequencer is None else (opened.sequencer,)
         return FencingHeaders(opened.token, given.resource, given.holder or opened.holder, sequencers=sequencers)
     return given
+
+
+def _objections(target: ObjectTarget, writer: FencingHeaders, missing: MissingGrant | None) -> Iterator[Objection]:
+    """Yield why an enforcing rule would refuse a write before it asks the fence."""
+    if missing is not None:
+        yield Objection(Denied.code, missing)
+    if writer.token is None:
+        yield Objection(TokenRequired.code)
+    if target.too_long:
+        yield Objection(ResourceMalformed.code)
+    elif writer.resource not in (None, target.resource):
+        yield Objection(ResourceMismatch.code)
 
 
 def _denied(message: str) -> StoreError:

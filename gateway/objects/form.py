@@ -26,8 +26,9 @@ from gateway.objects.protocol.effects import Stored
 from gateway.objects.put import Puts
 from gateway.objects.s3 import addressing, xml
 from gateway.objects.s3.body import Declared, FileInspection, declared, length_of
+from gateway.objects.s3.conditions import read_condition
 from gateway.objects.s3.operations import Operation, not_implemented
-from gateway.objects.s3.request import S3Request, forwarded, read_condition, read_fencing
+from gateway.objects.s3.request import S3Request, can_be_header, forwarded, read_fencing
 from gateway.record.payload_capture import NOTHING, Capture
 
 MEDIA_TYPE = "multipart/form-data"
@@ -278,8 +279,6 @@ _OWN = frozenset(
 _OF_A_BODY = frozenset({"x-amz-content-sha256", "x-amz-decoded-content-length", "x-amz-trailer"})
 _CHECKS = frozenset({"content-md5", "x-amz-sdk-checksum-algorithm"})
 
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SIGNED_ONLY = ("x-amz-", "x-fencing-", "fencing-", "if-")
 
 
@@ -372,7 +371,7 @@ async def _respond(exchange: Exchange, form: FormRequest, write: FencedWrite, st
         return
     location = exchange.address
     headers = (*applied.headers, (b"location", location.encode("latin-1", "replace")))
-    document = xml.posted(location, write.bucket, write.key, etag) if form.status == 201 else b""
+    document = xml.posted(location, form.request.bucket, form.request.key, etag) if form.status == 201 else b""
     await exchange.response.stored(replace(applied, headers=headers), resource, fence, document, form.status)
 
 
@@ -466,8 +465,7 @@ def _headers(fields: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
             given[header] = value
     headers = forwarded(Operation.PUT_OBJECT, given)
     for name, value in headers:
-        # A field may have characters that a header cannot.
-        if not _TOKEN.fullmatch(name) or _CONTROL.search(value):
+        if not can_be_header(name, value):
             raise StoreError("InvalidArgument", 400, f"The field {name[:64]!a} cannot be a header of the object.")
     return headers
 

@@ -28,7 +28,7 @@ from gateway.objects.s3.answers import (
     step_failure,
 )
 from gateway.objects.s3.xml import etag_of_parts
-from gateway.objects.store.client import BodyStream, TextHeaders
+from gateway.objects.store.client import BodyStream, Place, TextHeaders
 from gateway.objects.store.operations import Failure
 
 
@@ -42,13 +42,14 @@ class Uploads:
     async def create(self, exchange: Exchange) -> None:
         """Open an upload. The token presented with it is valid for its parts and its completion."""
         write = await self._writes.prepare(exchange)
-        await self._writes.ready(write)
+        await self._writes.refuse_if_stale(write)
+        await self._writes.profile_for(write)
         headers = [*exchange.request.headers, *write.marks(self._upstream)]
-        started = await self._upstream.create_multipart(*write.place, headers)
+        started = await self._upstream.create_multipart(write.place, headers)
         if not isinstance(started, Started):
             raise step_failure(started)
         await uploads.record_opened(self._database, write.upload(started.upload_id, staged=False))
-        document = xml.initiated(write.bucket, write.key, started.upload_id)
+        document = xml.initiated(exchange.request.bucket, exchange.request.key, started.upload_id)
         await exchange.response.stored(Applied(None, started.headers), write.target.resource, None, document=document)
 
     async def part(self, exchange: Exchange) -> None:
@@ -56,13 +57,13 @@ class Uploads:
         write = await self._pending_write(exchange, upload_id, exchange.capture_start)
         incoming = exchange.incoming()
         async with self._memory.held(twice(min(incoming.length, self._threshold) if incoming.trailing else 0)):
-            uploaded = await self._forward((*write.place, upload_id, number), incoming, exchange.request.headers)
+            uploaded = await self._forward((write.place, upload_id, number), incoming, exchange.request.headers)
         if not isinstance(uploaded, Uploaded):
             raise step_failure(uploaded)
         await exchange.response.stored(Applied(uploaded.etag, uploaded.headers), write.target.resource, None)
 
     async def _forward(
-        self, part: tuple[str, str, str, int], incoming: WriteBody, headers: TextHeaders
+        self, part: tuple[Place, str, int], incoming: WriteBody, headers: TextHeaders
     ) -> Uploaded | Failure:
         """Store a part as it arrives. A part that is not proven never becomes whole.
 
@@ -85,9 +86,7 @@ class Uploads:
         assert source is not None
         found = await self._sources.find(source)
         wanted = PartSource(source.bucket, source.key, found.etag, source.version_id, source.range)
-        copied = await self._upstream.upload_part_copy(
-            *write.place, upload_id, number, wanted, exchange.request.headers
-        )
+        copied = await self._upstream.upload_part_copy(write.place, upload_id, number, wanted, exchange.request.headers)
         if not isinstance(copied, Uploaded):
             raise step_failure(copied)
         await exchange.response.stored(
@@ -98,7 +97,7 @@ class Uploads:
         """Abort an upload. A stale token is refused: the upload may be its successor's by now."""
         upload_id = exchange.request.parameter("uploadId") or ""
         write = await self._pending_write(exchange, upload_id)
-        answer = await self._upstream.abort_multipart(*write.place, upload_id)
+        answer = await self._upstream.abort_multipart(write.place, upload_id)
         if isinstance(answer, Rejected | NotSent | Unknown):
             raise step_failure(answer)
         with after_the_effect("noted"):
@@ -120,7 +119,7 @@ class Uploads:
                 await self._answer(exchange, write, done, fence)
                 return
         steps = mutation.complete(
-            write.announcement(),
+            write.announced,
             upload_id,
             etag_of_parts(listed),
             exchange.request.condition,
@@ -133,7 +132,8 @@ class Uploads:
         await self._answer(exchange, write, stored.applied, stored.fence)
 
     async def _answer(self, exchange: Exchange, write: FencedWrite, applied: Applied, fence: Fence | None) -> None:
-        document = xml.completed(exchange.address, write.bucket, write.key, applied.etag or "", applied.details)
+        bucket, key = exchange.request.bucket, exchange.request.key
+        document = xml.completed(exchange.address, bucket, key, applied.etag or "", applied.details)
         await exchange.response.stored(applied, write.target.resource, fence, document=document)
 
     async def _completed_before(self, write: FencedWrite) -> Applied | None:
@@ -141,8 +141,8 @@ class Uploads:
 
         A client that has lost the answer to its completion sends it again.
         """
-        state = await self._upstream.head(*write.place)
-        if isinstance(state, Found) and state.write_id == str(write.mark):
+        state = await self._upstream.head(write.place)
+        if isinstance(state, Found) and state.write_id == str(write.announced.mark):
             return Applied(state.etag)
         return None
 
@@ -159,7 +159,7 @@ class Uploads:
     ) -> tuple[FencedWrite, RecordedUpload]:
         """Return the write that an upload is for. Only uploads that were opened through the gateway carry its marks."""
         request = exchange.request
-        target = self._writes.target(request.bucket, request.key, request.fencing.resource)
+        target = self._writes.resources.target(request.bucket, request.key, request.fencing.resource)
         place = UploadKey(target.resource, request.bucket, request.key, upload_id)
         fence, upload = await uploads.peek(self._database, place)
         if upload is None or upload.staged:

@@ -25,7 +25,7 @@ from gateway.objects.s3.answers import RawHeaders, no_such_key
 from gateway.objects.s3.listing_pages import COMMON_PREFIXES, ListingEntry, ListingPage
 from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import S3Request
-from gateway.objects.store.client import StoreResponse, TextHeaders, path, path_of, query_of
+from gateway.objects.store.client import StoreResponse, TextHeaders, path, place_of, query_of
 from gateway.objects.store.operations import Upstream
 
 # Operations that read what belongs to an object beside its bytes. A tombstone has nothing of the kind.
@@ -349,7 +349,7 @@ class _Tombstones:
 
         async def is_one(entry: ListingEntry) -> bool:
             query = "" if version_of is None else query_of({"versionId": version_of(entry) or "null"})
-            async with await self._upstream.send("HEAD", path(bucket, path_of(entry.name)), query) as response:
+            async with await self._upstream.send("HEAD", path(place_of(bucket, entry.name)), query) as response:
                 if response.status == 404:
                     return version_of is None
                 if response.status != 200:

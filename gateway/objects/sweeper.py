@@ -29,7 +29,7 @@ from gateway.objects.protocol import mutation, settling
 from gateway.objects.protocol.effects import Deleted, NotDone, StoreRefused, Uncertain
 from gateway.objects.protocol.runner import OperationPayload, Runner
 from gateway.objects.s3.answers import store_refusal
-from gateway.objects.store.client import path_of
+from gateway.objects.store.client import place_of
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, SweepFailed, TombstoneSwept, UploadSwept
@@ -161,7 +161,7 @@ class Sweeper:
 
     async def _sweep_upload(self, upload: RecordedUpload) -> bool:
         place = upload.place
-        gone = await self._upstream.abandon_upload(place.bucket, path_of(place.key), place.upload_id)
+        gone = await self._upstream.abandon_upload(place_of(place.bucket, place.key), place.upload_id)
         if not gone:
             await uploads.touch(self._database, place)  # the sweeper tries the other uploads before this one again
             raise Unavailable("The store still has the upload, or does not say.")

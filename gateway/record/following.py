@@ -7,12 +7,12 @@ misses no entry and gets none twice.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import date
 from functools import partial
 from itertools import islice
 
-from gateway.background import Attempts, background_tasks, unreachable
+from gateway.background import Attempts, background_tasks, unreachable, wait_until
 from gateway.db import record, search
 from gateway.db.database import Database
 from gateway.db.notifications import Listen
@@ -139,9 +139,7 @@ class Follower:
             self.failing = not await attempts.make(self._read_on)
             if self.failing:
                 self._wake()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(attempts.pause):
-                    await self._heard.wait()
+            await wait_until(self._heard, attempts.pause)
 
     async def _read_on(self) -> None:
         if self._end is None:

@@ -9,13 +9,13 @@ No write waits for any of this.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from random import SystemRandom
 from uuid import uuid4
 
-from gateway.background import Attempts, unreachable
+from gateway.background import Attempts, unreachable, wait_until
 from gateway.db import webhooks as store
 from gateway.db.database import Database
 from gateway.db.record import RecordPosition, read_span
@@ -143,9 +143,7 @@ class Outbox:
             while not self._stopping.is_set():
                 self._woken.clear()
                 await attempts.make(look)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(attempts.pause):
-                        await self._woken.wait()
+                await wait_until(self._woken, attempts.pause)
 
     async def _deliver_and_release(self, outbox: store.ClaimedWebhook) -> None:
         async def deliver() -> None:
@@ -168,7 +166,7 @@ class Outbox:
             if parcel.entries or parcel.missed:
                 done = await self._send(webhook, outbox, parcel)
             else:
-                done = await store.skip(self._database, outbox, self._owner, parcel.end)
+                done = await store.advance(self._database, outbox, self._owner, parcel.end, received=False)
             if not done:
                 return
             outbox = replace(outbox, place=parcel.end, sending=None, failures=0)
@@ -196,7 +194,7 @@ class Outbox:
         message = messages.about(webhook.name, parcel.entries, parcel.missed, now)
         answer = await self._courier.post(webhook.receiver, message, now)
         if answer.error is None:
-            ours = await store.advance(self._database, outbox, self._owner, parcel.end)
+            ours = await store.advance(self._database, outbox, self._owner, parcel.end, received=True)
             self._observe(WebhookDelivered(webhook.name, len(parcel.entries), parcel.end.position, outbox.failures))
             return ours
         failures = outbox.failures + 1

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gateway.background import grown, wait_until
 from gateway.config import Config
 from gateway.errors import ConfigurationError
 from gateway.observe.events import Observe, ReloadFailed, WorkerEnded
@@ -153,11 +154,9 @@ class Parent:
                 self._code = self._code or code
                 self._stopping.set()
                 return
-            pause = _FIRST_PAUSE if loop.time() - began > _STABLE else min(max(2 * pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+            pause = grown(0.0 if loop.time() - began > _STABLE else pause, _FIRST_PAUSE, _LONGEST_PAUSE)
             self._observe(WorkerEnded(number, worker.process.pid, code, pause))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._stopping.wait()
+            await wait_until(self._stopping, pause)
 
     async def _run_worker(self, number: int) -> tuple[Worker, int]:
         talk, its_talk = socket.socketpair()

@@ -15,7 +15,7 @@ from gateway.db import migrations, rights
 from gateway.db.database import Database
 from gateway.errors import DatabaseClosed
 from gateway.fencing.resource import Template
-from gateway.journal import opening
+from gateway.journal import opening_table
 from gateway.observe.events import CatalogWarning, Event
 from gateway.tables.naming import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
@@ -165,12 +165,12 @@ async def test_the_fences_themselves_stay_on_one_node(dsn: str) -> None:
         await execute(dsn, "SELECT create_distributed_table('fencing.fence', 'resource')")
     database = Database(as_gateway(dsn))
     try:
-        await opening.ask(database)
+        await opening_table.ask(database)
         await execute(dsn, "SELECT create_distributed_table('fencing.lock', 'resource')")
         with pytest.raises(DatabaseClosed, match=r"Citus manages fencing\.lock"):
-            await opening.ask(database)
+            await opening_table.ask(database)
         await execute(dsn, "SELECT undistribute_table('fencing.lock')")
-        await opening.ask(database)
+        await opening_table.ask(database)
     finally:
         await database.close()
 

@@ -294,16 +294,11 @@ async def _fetchmany_claim(database: Database, sql: str, rows: list[tuple[int]])
     return await database.fetchmany_claim(sql, rows, lambda _: ())
 
 
-async def _fetchrow_claim(database: Database, sql: str, value: int) -> object:
-    return await database.fetchrow_claim(sql, value, claims=lambda _: ())
-
-
 @pytest.mark.parametrize(
     ("write", "values"),
     [
         (Database.fetchrow_write, 1),
         (Database.fetch_write, 1),
-        (_fetchrow_claim, 1),
         (Database.fetchmany_write, [(1,)]),
         (_fetchmany_claim, [(1,)]),
     ],

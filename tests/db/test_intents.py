@@ -16,7 +16,9 @@ from gateway.fencing.intent import (
     ABSENCE,
     DEAD_AFTER,
     Announcement,
+    Begin,
     Begun,
+    Finish,
     ForbiddenETag,
     Intent,
     KnownObject,
@@ -135,18 +137,13 @@ async def real(
 ) -> Any:
     match call:
         case "begin" | "begin over" | "begin calm":
-            return await intents.begin(
-                database,
-                intents.Begin(
-                    *(write, looked(etag), now, outcomes(etag)),
-                    over=over,
-                    calm=call == "begin calm",
-                    signed_at=now,
-                    dead_after=TICK,
-                ),
-            )
+            calm = call == "begin calm"
+            stated = (write, looked(etag), outcomes(etag), over)
+            asked = Begin(*stated, calm=calm, store_time=now, signed_at=now, dead_after=TICK)
+            return (await intents.begin(database, [asked], patient=True))[0]
         case "finish":
-            return await intents.finish(database, intents.Finish(write, etag, tombstone=False, spent=conditions(etag)))
+            ended = Finish(write, etag, tombstone=False, spent=conditions(etag))
+            return (await intents.finish(database, [ended], patient=True))[0]
         case "abandon":
             return await intents.abandon(database, write, conditions(etag))
         case "forbid":
@@ -218,7 +215,7 @@ def waiting_for(etag: str, now: datetime) -> Intent:
 
 
 async def forbidden(database: Database, write: Announcement, store_time: datetime | None) -> frozenset[str]:
-    begun = await intents.begin(database, intents.Begin(write, KnownObject("e"), store_time))
+    (begun,) = await intents.begin(database, [Begin(write, KnownObject("e"), store_time=store_time)], patient=True)
     await intents.abandon(database, write)
     return begun.forbidden
 
@@ -246,9 +243,9 @@ async def test_nothing_is_forgotten_while_the_stores_clock_is_not_known(database
 
 async def written(database: Database, write: Announcement, *spent: str, effective: bool = True) -> datetime:
     """Announce a write and end it; when its requests were signed."""
-    begun = await intents.begin(database, intents.Begin(write, KnownObject("e")))
+    (begun,) = await intents.begin(database, [Begin(write, KnownObject("e"))], patient=True)
     if effective:
-        await intents.finish(database, intents.Finish(write, "f", tombstone=False, spent=spent))
+        await intents.finish(database, [Finish(write, "f", tombstone=False, spent=spent)], patient=True)
     else:
         await intents.abandon(database, write, spent)
     assert begun.signed_at is not None
@@ -259,7 +256,9 @@ async def spent(
     database: Database, store_time: datetime | None, outcomes: tuple[str, ...] | None = None
 ) -> tuple[Spent, ...]:
     asked = replace(WRITE, write_id=UUID(int=5), presented=Presented(Token(0, 9)))
-    begun = await intents.begin(database, intents.Begin(asked, KnownObject("e"), store_time, outcomes))
+    (begun,) = await intents.begin(
+        database, [Begin(asked, KnownObject("e"), outcomes, store_time=store_time)], patient=True
+    )
     await intents.abandon(database, asked)
     return begun.spent
 
@@ -285,7 +284,7 @@ async def test_only_possible_outcomes_are_named_the_longest_spent_first(database
 
 
 async def test_what_a_settler_has_taken_over_is_forbidden_and_not_spent(database: Database) -> None:
-    begun = await intents.begin(database, intents.Begin(WRITE, KnownObject("e")))
+    (begun,) = await intents.begin(database, [Begin(WRITE, KnownObject("e"))], patient=True)
     (intent,) = await intents.list_pending(database, 1)
     assert begun.signed_at is not None
     await intents.forbid(database, intent)
@@ -306,10 +305,10 @@ async def test_dead_conditions_are_cleared_away_in_batches(database: Database) -
 
 async def test_a_delete_lists_its_key_where_absence_is_spent(database: Database) -> None:
     removal = replace(WRITE, write_id=UUID(int=3), removes=True)
-    await intents.begin(database, intents.Begin(removal, KnownObject("e")))
+    await intents.begin(database, [Begin(removal, KnownObject("e"))], patient=True)
     await intents.abandon(database, removal)
     assert await database.fetch("SELECT FROM fencing.tombstone") == []
     signed_at = await written(database, WRITE, ABSENCE)
-    await intents.begin(database, intents.Begin(removal, KnownObject("e"), signed_at, (ABSENCE,)))
+    await intents.begin(database, [Begin(removal, KnownObject("e"), (ABSENCE,), store_time=signed_at)], patient=True)
     rows = await database.fetch("SELECT resource, bucket, key FROM fencing.tombstone")
     assert [tuple(row) for row in rows] == [("r", "bucket", "k")]

@@ -109,7 +109,7 @@ async def test_a_gateway_that_started_before_its_database_serves_once_the_schema
     dsn: str, session: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check at the start cannot see the schema of a database that is not there yet."""
-    monkeypatch.setattr("gateway.journal.opening.newest", lambda: NEXT_REVISION)
+    monkeypatch.setattr("gateway.journal.opening_table.newest", lambda: NEXT_REVISION)
     async with running(config(dsn, grants=OPEN)) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
         assert (await client.get("/v1/ready")).status_code == 503
         refused = await client.post("/v1/fences/job/1/barrier", json={"token": "1"})

@@ -24,7 +24,7 @@ from gateway.doctor import grants
 from gateway.doctor.examination import Check, CheckStatus, DoctorReport, render
 from gateway.doctor.grants import observed
 from gateway.fencing.decision import Presented
-from gateway.fencing.intent import Announcement
+from gateway.fencing.intent import Announcement, Begin
 from gateway.fencing.token import Token
 from tests.doubles.s3 import S3Double, serve
 from tests.postgres import GATEWAY
@@ -414,7 +414,7 @@ class TestPending:
         self, dsn: str, database: Database, age: int, status: CheckStatus
     ) -> None:
         announced = Announcement("s3/reports/a", "reports", "a", uuid4(), Presented(Token(0, 1)), "writer")
-        await intents.begin(database, intents.Begin(announced, None))
+        await intents.begin(database, [Begin(announced, None)], patient=True)
         await execute(dsn, f"UPDATE fencing.intent SET signed_at = now() - interval '{age} seconds'")
         check = found(await examine(config(dsn)), "intents")
         assert check.status is status

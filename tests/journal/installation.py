@@ -20,10 +20,10 @@ from gateway.journal.archive import Store
 from gateway.journal.bucket import BucketStore
 from gateway.journal.contents import Entry, Flaw, Segment, Snapshot
 from gateway.journal.journal import Journal
-from gateway.journal.opening import OpeningTable
-from gateway.journal.protocol import Marker, Mode, Run
+from gateway.journal.opening_table import OpeningTable
 from gateway.journal.rows import RowStore
 from gateway.journal.runner import Runner
+from gateway.journal.trust import Marker, Mode, Run
 from gateway.objects.store.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double, serve

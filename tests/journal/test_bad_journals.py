@@ -15,8 +15,8 @@ from gateway.journal.archive import Archive
 from gateway.journal.bucket import BucketStore
 from gateway.journal.contents import ACCEPTABLE, MARKER, SEGMENTS, SNAPSHOTS, Entry, Flaw, Problem, Segment
 from gateway.journal.journal import Journal
-from gateway.journal.protocol import Mode
 from gateway.journal.rows import RowStore
+from gateway.journal.trust import Mode
 from tests.doubles.s3 import S3Double, serve
 from tests.journal.installation import BUCKET, Gateway, Installation, connected
 from tests.patience import patient

@@ -379,7 +379,7 @@ async def test_the_command_says_how_long_it_waits_and_counts_down(
     """A store that never gives up on an interrupted body is waited for as long as the command waits at most."""
     monkeypatch.setattr(client, "_PATIENT", patient)
     monkeypatch.setattr(client, "SIGNATURE_LIFETIME", timedelta(seconds=1))
-    monkeypatch.setattr("gateway.journal.opening._LONGEST_WAIT", timedelta(seconds=3))
+    monkeypatch.setattr("gateway.journal.opening_table._LONGEST_WAIT", timedelta(seconds=3))
     monkeypatch.setattr("gateway.cli._COUNTED", timedelta(seconds=1))
     file = tmp_path / "gateway.toml"
     file.write_text(

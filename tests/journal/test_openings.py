@@ -13,7 +13,7 @@ from gateway.fencing.intent import DEAD_AFTER
 from gateway.fencing.token import Token
 from gateway.journal.archive import Store
 from gateway.journal.contents import SEGMENTS, SNAPSHOTS, Contents, Entry, Problem
-from gateway.journal.protocol import Marker, Mode
+from gateway.journal.trust import Marker, Mode
 from tests.journal.installation import Gateway, Installation
 from tests.waiting import PATIENCE
 

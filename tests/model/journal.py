@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from gateway.fencing.token import Token
-from gateway.journal import protocol
+from gateway.journal import protocol, trust
 from gateway.journal.contents import Contents, Entry, Flaw, Problem
 from gateway.journal.evidence import Metadata, Witness
-from gateway.journal.protocol import Marker, Mode, Opened, Run, Server
+from gateway.journal.trust import Marker, Mode, Opened, Run, Server
 from tests.model.explorer import ENDED, BrokenPromise, Numbered, Points, Script, search, with_item
 from tests.model.memory import NOW
 
@@ -93,7 +93,7 @@ class Weakness:
     checks_opened: bool = True
     waits: bool = True
     witness: Witness | None = WITNESS
-    memory: Callable[..., Any] | None = protocol.contradicts
+    memory: Callable[..., Any] | None = trust.contradicts
 
 
 SOUND = Weakness()
@@ -236,7 +236,7 @@ class Shared(NamedTuple):
     shown: int = 0
     version: int = 0
     metadata: Metadata = Metadata(BUCKET, KEY, None, None, None, None)
-    memories: tuple[tuple[protocol.OwnRaise, ...], ...] = ((), ())
+    memories: tuple[tuple[trust.OwnRaise, ...], ...] = ((), ())
     rewinds: int = 0
     restarts: int = 0
     restores: int = 0
@@ -317,7 +317,7 @@ class Explorer:
                 yield from _on(server, weak.write(mode), Write("evidence", proven.value, write.gateway))
         server = yield Connect(write.gateway)
         done = yield from _on(server, weak.write(mode), write)
-        if not isinstance(done, protocol.Acknowledged) or done.outcome == "refused":
+        if not isinstance(done, protocol.Committed) or done.outcome == "refused":
             return
         yield Settle(server, write.token)
         if write.kind == "object" and not (yield from self._send(server, write, done.term)):
@@ -410,7 +410,7 @@ class Explorer:
         """Whether a gateway would open the primary: it refuses to serve, or another opening of it was given up."""
         machine, marker = shared.primary, shared.journal.marker
         server = Server(machine.run, machine.state.opened, NOW)
-        return not protocol.may_serve(server, self._scope.mode) or (
+        return not trust.may_serve(server, self._scope.mode) or (
             self._scope.mode is not Mode.OFF and marker is not None and marker.term > server.opened.term
         )
 
@@ -418,9 +418,7 @@ class Explorer:
         outcomes: Outcomes = []
         for number, machine in enumerate(shared.machines):
             server = Server(machine.run, machine.state.opened, NOW)
-            if not machine.lives or not (
-                protocol.may_serve(server, self._scope.mode) or not self._weakness.checks_opened
-            ):
+            if not machine.lives or not (trust.may_serve(server, self._scope.mode) or not self._weakness.checks_opened):
                 continue
             fences = {RESOURCE: Token(0, machine.state.fence)}
             if self._weakness.memory is None or not self._weakness.memory(shared.memories[gateway], fences):
@@ -464,9 +462,9 @@ class Explorer:
         machine = _machine(shared, server)
         state, mode = machine.state, self._scope.mode
         opened = state.opened
-        served = protocol.may_serve(Server(machine.run, opened, NOW), mode) or not self._weakness.checks_opened
+        served = trust.may_serve(Server(machine.run, opened, NOW), mode) or not self._weakness.checks_opened
         if not served or opened.term < looked:
-            return [(protocol.Behind(opened.term), shared)]
+            return [(protocol.Behind(), shared)]
         if state.waits > shared.dead and self._weakness.waits:
             return []
         if write.kind == "object" and (settled := self._settle(server, write.token, actor, shared)):
@@ -486,7 +484,7 @@ class Explorer:
         shared = self._shown(_committed(shared, server, after), write)
         memories = shared.memories
         if self._scope.reverts or mode is Mode.OFF:
-            own = protocol.remember_own(memories[write.gateway], [protocol.OwnRaise(entry, write.token, write.token)])
+            own = trust.remember_own(memories[write.gateway], [trust.OwnRaise(entry, write.token, write.token)])
             memories = (*memories[: write.gateway], own, *memories[write.gateway + 1 :])
         return [(protocol.Committed(opened.term, raised), shared._replace(memories=memories))]
 

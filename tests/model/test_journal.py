@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from gateway.fencing.token import Token
-from gateway.journal import protocol
+from gateway.journal import protocol, trust
 from gateway.journal.contents import Entry
 from gateway.journal.evidence import Witness
-from gateway.journal.protocol import Mode
+from gateway.journal.trust import Mode
 from tests.model.explorer import BrokenPromise
 from tests.model.journal import RESOURCE, SECRET, SOUND, Explorer, Scope, Weakness, barrier, put, row
 from tests.model.memory import NOW
@@ -98,9 +98,7 @@ def test_an_acknowledged_fence_survives_more(scope: Scope, report_states: Report
 
 def acknowledged(answer: protocol.Committed | protocol.Behind | protocol.Unsecured) -> Any:
     """Return what the client is told after a commit, whatever the journal has."""
-    if not isinstance(answer, protocol.Committed):
-        return protocol.Reopen(0)
-    return protocol.Acknowledged(answer.term, answer.raised, answer.outcome)
+    return answer if isinstance(answer, protocol.Committed) else None
 
 
 def acknowledge_first(mode: Mode) -> protocol.RaiseSteps[Any]:
@@ -113,12 +111,12 @@ def commit_first(mode: Mode) -> protocol.RaiseSteps[Any]:
     """Weakened: the database gets the raise before the journal. Writes that find it there do without."""
     answer = yield protocol.Commit(ANY, 0)
     if not isinstance(answer, protocol.Committed):
-        return protocol.Reopen(0)
+        return None
     if answer.raised:
         marker = yield protocol.Append(answer.raised)
         if marker.term > answer.term:
-            return protocol.Reopen(marker.term)
-    return protocol.Acknowledged(answer.term, answer.raised, answer.outcome)
+            return None
+    return answer
 
 
 def commit_without_a_look(mode: Mode) -> protocol.RaiseSteps[Any]:
@@ -153,12 +151,12 @@ def opening(*, run_first: bool = False, journal_first: bool = False) -> Callable
         else:
             marker = yield protocol.ReadMarker()
             server = yield protocol.AskServer()
-        if (flaw := protocol.judge(server, marker, mode)) is not None:
+        if (flaw := trust.judge(server, marker, mode)) is not None:
             return flaw
         if journal_first:
             read = yield protocol.ReadJournal(0)
         term = marker.term + 1
-        made = protocol.Marker(marker.installation, term, protocol._base(server, marker), server.run, NOW)
+        made = trust.Marker(marker.installation, term, protocol._base(server, marker), server.run, NOW)
         if not (yield protocol.CreateMarker(made)):
             return None
         if not journal_first:
@@ -225,7 +223,7 @@ def test_an_answer_before_the_flush_may_be_lost(report_states: Report) -> None:
 
 
 def test_a_position_tells_that_a_disk_was_put_back(monkeypatch: pytest.MonkeyPatch, report_states: Report) -> None:
-    continues = protocol.continues
+    continues = trust.continues
     monkeypatch.setattr(protocol, "continues", lambda server, base, _: continues(server, base, 0))
     explored = scope("a disk that was put back")
     report_states("journal, without positions", shortest_way_to_a_broken_promise(explored, SOUND))

@@ -17,7 +17,7 @@ from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import Unavailable
 from gateway.fencing.decision import Presented
-from gateway.fencing.intent import Announcement, Intent
+from gateway.fencing.intent import Announcement, Begin, Finish, Intent
 from gateway.fencing.token import Token
 from gateway.objects.bypass import BypassScan
 from gateway.objects.key_rules import KeyRule, Resources
@@ -421,17 +421,19 @@ class TestWhatIsRemembered:
 
     async def finished(self, database: Database, etag: str, *, certain: bool) -> None:
         write = self.write()
-        assert (await intents.begin(database, intents.Begin(write))).signed_at is not None
-        assert await intents.finish(database, intents.Finish(write, etag, tombstone=False, certain=certain))
+        assert (await intents.begin(database, [Begin(write)], patient=True))[0].signed_at is not None
+        assert await intents.finish(
+            database, [Finish(write, etag, tombstone=False, certain=certain)], patient=True
+        ) == [True]
 
     async def test_a_write_that_another_holder_has_begun_to_settle(self, database: Database) -> None:
         """The settler may be about to bump it, and may be gone before it has forgotten the row."""
         await self.finished(database, "e1", certain=True)
         write = self.write()
-        await intents.begin(database, intents.Begin(write))
+        await intents.begin(database, [Begin(write)], patient=True)
         (intent,) = await intents.list_pending(database, 1)
         await intents.forbid(database, intent)
-        assert not await intents.finish(database, intents.Finish(write, "e2", tombstone=False))
+        assert await intents.finish(database, [Finish(write, "e2", tombstone=False)], patient=True) == [False]
         assert await self.remembered(database) == [("e1", False)]
 
     @pytest.mark.parametrize("disturbed", ["settling", "another-write", "another-row", "nothing"])
@@ -440,7 +442,7 @@ class TestWhatIsRemembered:
     ) -> None:
         await self.finished(database, "e1", certain=True)
         write = self.write()
-        await intents.begin(database, intents.Begin(write))
+        await intents.begin(database, [Begin(write)], patient=True)
         if disturbed == "settling":
             await intents.forbid(database, (await intents.list_pending(database, 1))[0])
         elif disturbed == "another-write":

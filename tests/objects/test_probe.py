@@ -253,7 +253,7 @@ async def test_conditions_without_quotation_marks_are_used_where_they_are_needed
     assert not profile.quoted_conditions
     assert profile.writable
     etag = double.put("bucket", "a", b"old").etag
-    assert isinstance(await upstream.put("bucket", "a", b"new", expected=etag, signed_at=await at_once()), Applied)
+    assert isinstance(await upstream.put(("bucket", "a"), b"new", expected=etag, signed_at=await at_once()), Applied)
 
 
 CONFUSED = {

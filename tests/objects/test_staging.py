@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from bench import memory
 from bench.services import Services
 from gateway.http.crowd import CROWD
-from gateway.objects.put import part_size
 from gateway.objects.s3.answers import Started
 from gateway.objects.s3.xml import Part, etag_of_parts
+from gateway.objects.staging import part_size
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Event, RequestAnswered
 from tests.objects.clients import call, connect
@@ -110,7 +110,7 @@ class TestStagedBodies:
     async def test_a_long_body_is_touched_on_the_register(
         self, shared: Stage, key: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("gateway.objects.put._TOUCH", 0.0)
+        monkeypatch.setattr("gateway.objects.staging._TOUCH", 0.0)
         moments = []
         held = [shared.double.hold(operation="UploadPart", key=key, nth=nth) for nth in (1, 2)]
         put = asyncio.ensure_future(ask(shared.origin, plain(shared, f"/bucket/{key}", BODY)))
@@ -197,13 +197,13 @@ async def test_an_upload_is_gone_when_the_store_knows_no_parts_of_it(
 ) -> None:
     monkeypatch.setattr("gateway.objects.store.operations._PAUSES", (0.0, 0.01))
     async with Upstream(shared.settings()) as upstream:
-        started = await upstream.create_multipart("bucket", key)
+        started = await upstream.create_multipart(("bucket", key))
         assert isinstance(started, Started)
         listing = shared.double.fail(501, code="NotImplemented", operation="ListMultipartUploads", times=None)
         parts = shared.double.fail(403, operation="ListParts", times=None)
-        assert not await upstream.abandon_upload("bucket", key, started.upload_id), "no answer is no proof"
+        assert not await upstream.abandon_upload(("bucket", key), started.upload_id), "no answer is no proof"
         shared.double.faults.remove(parts)
-        assert await upstream.abandon_upload("bucket", key, started.upload_id)
+        assert await upstream.abandon_upload(("bucket", key), started.upload_id)
         shared.double.faults.remove(listing)
 
 

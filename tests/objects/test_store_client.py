@@ -79,7 +79,7 @@ async def test_redirects_are_not_followed(store: Store) -> None:
     store.answers = [answer(307, Location=f"http://127.0.0.1:{store.port}/other/key"), OK]
     async with upstream(store) as up:
         assert isinstance(await put(up), Rejected)
-        assert isinstance(await up.head("bucket", "key"), Found)
+        assert isinstance(await up.head(("bucket", "key")), Found)
         store.answers = [answer(301, Location="/other/key"), OK]
         async with await up.send("GET", "/bucket/key") as response:
             assert response.status == 301
@@ -92,7 +92,7 @@ async def test_a_store_that_does_not_answer_in_time(store: Store) -> None:
     store.answers = [HANG]
     async with upstream(store, timeout=1) as up:
         assert await put(up) == Unknown("The store did not answer: timed out.")
-        assert await up.head("bucket", "key") == Unknown("The store did not answer: timed out.")
+        assert await up.head(("bucket", "key")) == Unknown("The store did not answer: timed out.")
         with pytest.raises(Unavailable, match="timed out"):
             await up.send("GET", "/bucket/key")
 
@@ -112,11 +112,11 @@ async def test_an_answer_that_stops_half_way_in_time(store: Store) -> None:
 async def test_an_unreachable_store_has_received_nothing() -> None:
     async with upstream(Store(port=1)) as up:
         assert isinstance(await put(up), NotSent)
-        assert isinstance(await up.delete("bucket", "key", expected="e", signed_at=AT), NotSent)
-        assert isinstance(await up.put_in_parts("bucket", "key", b"", expected="e", signed_at=AT), NotSent)
+        assert isinstance(await up.delete(("bucket", "key"), expected="e", signed_at=AT), NotSent)
+        assert isinstance(await up.put_in_parts(("bucket", "key"), b"", expected="e", signed_at=AT), NotSent)
         amended, _ = await up.exchange("PUT", "/bucket/key", "acl=", (), b"", signed_at=AT)
         assert isinstance(amended, NotSent)
-        assert isinstance(await up.head("bucket", "key"), Unknown)
+        assert isinstance(await up.head(("bucket", "key")), Unknown)
         with pytest.raises(Unavailable, match="cannot be reached"):
             await up.send("GET", "/bucket/key")
 
@@ -134,8 +134,8 @@ async def test_a_write_is_signed_with_the_clock_of_the_store(store: Store) -> No
     """As it stood in the store's last answer, and the time since."""
     store.answers = [answer(200, Date="Fri, 03 Jan 2031 10:00:00 GMT"), OK]
     async with upstream(store) as up:
-        await up.head("bucket", "key")
-        await up.abort_multipart("bucket", "key", "u1")
+        await up.head(("bucket", "key"))
+        await up.abort_multipart(("bucket", "key"), "u1")
         assert up.store_time == datetime(2031, 1, 3, 10, tzinfo=UTC)
     query = dict(parse_qsl(store.received[1].line.split(b" ")[1].split(b"?")[1].decode()))
     assert query["X-Amz-Date"].startswith("20310103T1000")

@@ -49,7 +49,7 @@ async def test_an_object_of_unknown_length_is_not_rewritten(store: Store, said: 
     """Otherwise the rest of a truncated body would replace the object."""
     store.answers = [said, OK]
     async with upstream(store) as up:
-        assert isinstance(await bump(up, "bucket", "key", "e0", frozenset(), sign), NotSent)
+        assert isinstance(await bump(up, ("bucket", "key"), "e0", frozenset(), sign), NotSent)
     assert [received.line.split()[0] for received in store.received] == [b"GET"]
 
 
@@ -60,7 +60,7 @@ async def sign() -> datetime:
 async def test_a_put_on_the_wire(store: Store) -> None:
     headers = [("content-type", "text/plain"), *own_metadata("s3/b/k", "42", "w1")]
     async with upstream(store) as up:
-        applied = await up.put("bucket", "key", b"hello", headers, expected="e0", signed_at=AT)
+        applied = await up.put(("bucket", "key"), b"hello", headers, expected="e0", signed_at=AT)
     assert isinstance(applied, Applied)
     assert applied.etag == "e1"
     (request,) = store.received
@@ -90,9 +90,9 @@ async def test_every_write_is_conditional(store: Store, quoted: bool, etag: byte
         if not quoted:
             up.drop_quotes("bucket")
         for expected in (None, "e0"):
-            await up.put("bucket", "key", b"hello", expected=expected, signed_at=AT)
-            await up.complete_multipart("bucket", "key", "u1", [Part(1, "p1")], expected=expected, signed_at=AT)
-        await up.delete("bucket", "key", expected="e0", signed_at=AT)
+            await up.put(("bucket", "key"), b"hello", expected=expected, signed_at=AT)
+            await up.complete_multipart(("bucket", "key"), "u1", [Part(1, "p1")], expected=expected, signed_at=AT)
+        await up.delete(("bucket", "key"), expected="e0", signed_at=AT)
     absent, same = (b"if-none-match", b"*"), (b"if-match", etag)
     for header, request in zip([absent, absent, same, same, same], store.received, strict=True):
         assert header in request.headers
@@ -147,7 +147,7 @@ async def test_a_put_at_a_store_that_waits_for_bodies_counts_as_dead_after_a_day
         usual = timedelta(seconds=105)
         assert {runner._dead_after(kind) for kind in MutationKind} == {usual}
         for _ in range(2):
-            await up.head("bucket", "key")
+            await up.head(("bucket", "key"))
             longer = [kind for kind in MutationKind if runner._dead_after(kind) != usual]
             assert longer == [MutationKind.CONDITIONAL]
         assert runner._dead_after(MutationKind.CONDITIONAL) == timedelta(days=1, seconds=15)
@@ -166,7 +166,7 @@ async def test_the_answer_to_a_head_is_interpreted(store: Store) -> None:
         answer(500),
     ]
     async with upstream(store) as up:
-        found = [await up.head("bucket", "key") for _ in range(len(store.answers))]
+        found = [await up.head(("bucket", "key")) for _ in range(len(store.answers))]
     assert found == [
         Found("e1", size=7, date=AT),
         Found("e2", "w1", True, "s3/b/k", "1.2"),  # noqa: FBT003
@@ -186,7 +186,7 @@ COMPLETED = b"<CompleteMultipartUploadResult><ETag>&quot;e-1&quot;</ETag></Compl
 
 async def in_parts(up: Upstream) -> WriteAnswer:
     headers = [("x-amz-meta-a", "1"), ("x-amz-checksum-crc32", "NhCmhg==")]
-    return await up.put_in_parts("bucket", "key", b"hello", headers, expected="e0", signed_at=AT)
+    return await up.put_in_parts(("bucket", "key"), b"hello", headers, expected="e0", signed_at=AT)
 
 
 async def test_the_same_bytes_as_an_upload_of_one_part(store: Store) -> None:
@@ -257,7 +257,7 @@ def query_of(request: Received) -> dict[str, str]:
 async def test_a_part_that_is_not_copied(store: Store, said: bytes, expected: Rejected | Unknown) -> None:
     store.answers = [said]
     async with upstream(store) as up:
-        assert await up.upload_part_copy(*PLACE, "u1", 1, PartSource("o", "k")) == expected
+        assert await up.upload_part_copy(PLACE, "u1", 1, PartSource("o", "k")) == expected
 
 
 @pytest.mark.parametrize("conditional", [True, False])
@@ -266,7 +266,7 @@ async def test_a_completion_names_parts_as_the_client_does(store: Store, conditi
     parts = [Part(2, "p<2>"), Part(7, "p7", (("ChecksumCRC32", "A&B="),))]
     async with upstream(store) as up:
         done = await up.complete_multipart(
-            *PLACE, "u1", parts, [("x-amz-a", "1")], expected="e0", conditional=conditional, signed_at=AT
+            PLACE, "u1", parts, [("x-amz-a", "1")], expected="e0", conditional=conditional, signed_at=AT
         )
     assert isinstance(done, Applied)
     (request,) = store.received
@@ -297,7 +297,7 @@ TAGS = b"<Tagging><TagSet>%s%s</TagSet></Tagging>" % (TAG % (b"a", b"1 &amp; 2")
 async def test_the_tags_of_an_object(store: Store, said: bytes, expected: list[tuple[str, str]] | None) -> None:
     store.answers = [said]
     async with upstream(store) as up:
-        assert await up.tagging(*PLACE, "v1") == expected
+        assert await up.tagging(PLACE, "v1") == expected
     assert query_of(store.received[0]) == {"tagging": "", "versionId": "v1"}
 
 
@@ -305,7 +305,7 @@ async def test_tags_of_a_failing_store_are_unavailable(store: Store) -> None:
     store.answers = [answer(503), OK]
     async with upstream(store) as up:
         with pytest.raises(Unavailable):
-            await up.tagging(*PLACE)
+            await up.tagging(PLACE)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from gateway.db import intents
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.decision import Presented
-from gateway.fencing.intent import Announcement, MutationKind
+from gateway.fencing.intent import Announcement, Begin, MutationKind
 from gateway.fencing.token import Token
 from gateway.objects.sweeper import Swept
 from gateway.observe.events import IntentSettled, SweepFailed, TombstoneSwept, UploadSwept
@@ -191,7 +191,7 @@ class TestIntents:
         presented = Presented(Token(0, 5))
         write = Announcement("s3/bucket/k", "bucket", "k", uuid4(), presented, "w", kind=kind, upload_id=upload_id)
         database = patient(stage.dsn)
-        await intents.begin(database, intents.Begin(write))
+        await intents.begin(database, [Begin(write)], patient=True)
         await database.close()
         await stage.rows("UPDATE fencing.intent SET signed_at = now() - $1::interval", age)
 

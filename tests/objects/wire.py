@@ -108,7 +108,7 @@ async def listening(serve: Serve | None = None) -> AsyncIterator[Store]:
 
 
 async def put(up: Upstream, body: bytes = b"hello") -> WriteAnswer:
-    return await up.put("bucket", "key", body, expected=None, signed_at=AT)
+    return await up.put(("bucket", "key"), body, expected=None, signed_at=AT)
 
 
 @asynccontextmanager

@@ -25,9 +25,10 @@ TABLE: dict[str, str] = {
     "background": "observe.events",
     "batching": "",
     "bounded": "",
+    "driver": "",
     "budget": "bounded fencing.record",
     "http": "auth.principal bounded observe.events observe.repeats observe.stages budget fencing.record",
-    "config": "fencing text auth.principal auth.grants journal.contents journal.protocol webhooks.messages",
+    "config": "fencing text auth.principal auth.grants journal.contents journal.trust webhooks.messages",
     "db": "fencing bounded budget timeline.history findings",
     "observe": "fencing config db findings",
     "auth": "fencing background bounded config observe",
@@ -46,10 +47,10 @@ TABLE: dict[str, str] = {
     # The object plane.
     "objects.s3": "fencing",
     "objects.store": "fencing auth config journal.evidence observe objects.s3",
-    "objects.protocol": "batching fencing db observe objects.s3 objects.store objects.bypass objects.key_rules",
+    "objects.protocol": "batching driver fencing db observe objects.s3 objects.store objects.bypass objects.key_rules",
     "objects": "fencing token_admission auth background http db observe record objects budget findings",
     # The other parts of a gateway.
-    "journal": "fencing background batching db observe objects.s3 objects.store",
+    "journal": "fencing background batching bounded driver db observe objects.s3 objects.store",
     "leases": "fencing background batching db observe",
     "webhooks": "fencing background db observe text",
     "targets": "fencing auth.grants config db objects tables.catalog",
@@ -58,21 +59,21 @@ TABLE: dict[str, str] = {
     "web": "fencing api auth config db http record budget text timeline findings journal.contents",
     # Assembling and running a gateway.
     "wiring": "fencing token_admission auth config db journal leases objects observe tables webhooks",
-    "reloading": "fencing config observe",
+    "reloading": "fencing background config observe",
     "service_manager": "",
-    "workers": "config http.crowd http.server observe service_manager",
-    "part": "fencing token_admission api auth background config db guard.watching http journal.opening leases objects "
-    "observe record budget tables web webhooks wiring findings",
+    "workers": "background config http.crowd http.server observe service_manager",
+    "part": "fencing token_admission api auth background config db guard.watching http journal.opening_table leases "
+    "objects observe record budget tables web webhooks wiring findings",
     "routing": "fencing api http objects.s3.addressing part web",
-    "app": "fencing api auth.issuers config journal.opening guard.watching http journal.protocol objects observe "
+    "app": "fencing api auth.issuers config journal.opening_table guard.watching http journal.protocol objects observe "
     "part reloading routing budget web wiring workers",
-    "changes": "fencing config db journal.protocol objects tables wiring",
+    "changes": "fencing config db driver journal.trust objects tables wiring",
     "serving": "config db http.connection http.crowd http.server",
-    "doctor": "fencing auth config db guard journal.contents journal.opening journal.protocol objects "
+    "doctor": "fencing auth config db guard journal.contents journal.opening_table journal.trust objects "
     "tables.catalog tables.side_effects tables.sql targets wiring changes findings",
     "demo": "fencing app auth.grants config db guard serving",
-    "commands": "fencing app auth client config db.database db.traffic doctor guard observe http.crowd http.server "
-    "reloading serving service_manager targets text wiring workers changes findings",
+    "commands": "fencing app auth background client config db.database db.traffic doctor guard observe http.crowd "
+    "http.server reloading serving service_manager targets text wiring workers changes findings",
     "client": "fencing",
     "cli": "app changes commands config db demo doctor findings journal.rows serving text",
     "__main__": "cli",
@@ -132,7 +133,7 @@ PURE = (
     "tables.catalog tables.functions tables.relations tables.dialect tables.naming tables.sql "
     "tables.side_effects objects.s3 "
     "objects.protocol.effects objects.protocol.mutation objects.protocol.settling "
-    "journal.contents journal.evidence journal.format journal.protocol "
+    "journal.contents journal.evidence journal.format journal.protocol journal.trust "
     "changes.orders objects.store.bucket_profile "
     "observe.events leases.terms "
     "guard.script webhooks.messages "

@@ -17,7 +17,7 @@ from gateway.db.database import Database, Transaction
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import SqlError
 from gateway.fencing.decision import Decision, Equal, Fence, Presented, Tokens, decide
-from gateway.fencing.intent import Announcement
+from gateway.fencing.intent import Announcement, Begin
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
 from tests.db.test_claims import Holder
@@ -52,7 +52,7 @@ async def by_claims(
 async def by_begin(database: Database, resource: str, token: Token, holder: str | None, caller: str) -> None:
     """As a write to an object does."""
     announced = Announcement(resource, "bucket", "key", uuid4(), Presented(token, holder), caller)
-    await intents.begin(database, intents.Begin(announced, None))
+    await intents.begin(database, [Begin(announced, None)], patient=True)
     await database.fetch_write("DELETE FROM fencing.intent")
 
 

@@ -61,12 +61,12 @@ async def test_a_reader_does_not_wait_for_what_is_written_meanwhile(database: Da
     class Storm:
         """A database where something is refused before each of our statements."""
 
-        async def fetchrow_write(self, sql: str, *arguments: object) -> object:
+        async def fetch_write(self, sql: str, *arguments: object) -> object:
             await written(database, 1)
-            return await database.fetchrow_write(sql, *arguments)
+            return await database.fetch_write(sql, *arguments)
 
-        async def fetchrow(self, sql: str, *arguments: object) -> object:
-            return await database.fetchrow(sql, *arguments)
+        async def fetch(self, sql: str, *arguments: object) -> object:
+            return await database.fetch(sql, *arguments)
 
     await written(database, 3)
     async with asyncio.timeout(PATIENCE):

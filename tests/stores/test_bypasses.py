@@ -10,7 +10,7 @@ from gateway.db import intents
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.decision import Presented
-from gateway.fencing.intent import Announcement
+from gateway.fencing.intent import Announcement, Begin
 from gateway.fencing.token import Token
 from tests.objects.clients import call, opened, outcome
 from tests.stores.fenced import LONG, Fenced, fenced
@@ -183,7 +183,8 @@ async def test_a_zombies_write_that_was_settled(front: Fenced) -> None:
         for key in ("k", "never"):
             name = f"s3/{front.bucket}/{key}"
             write = Announcement(name, front.bucket, key, uuid4(), Presented(Token(0, 1)), "zombie")
-            assert (await intents.begin(database, intents.Begin(write))).signed_at is not None
+            (begun,) = await intents.begin(database, [Begin(write)], patient=True)
+            assert begun.signed_at is not None
     finally:
         await database.close()
     await put_beside(front, ["k"], b"the zombie's, which is late")

@@ -56,7 +56,7 @@ def test_a_statement_is_made_once_for_a_shape_as_long_as_there_is_room(monkeypat
     for size in (2, 3, 2, 3, 1):
         read(size)
     assert asked == [1, 2, 3]
-    read(4)  # the fourth: all others go
+    read(4)  # the fourth: the others go
     read(1)
     assert asked == [1, 2, 3, 4, 1]
     read(99)  # hardly anything else fits beside it

@@ -60,7 +60,7 @@ WHERE n.nspname = $1::text AND c.relname = $2::text
 -- Return every guard on tables of these schemas, with its function and the arguments of its triggers. Return which
 -- triggers are missing or switched off. They belong on the table, its partitions, and tables that inherit from it.
 SELECT
-    n.nspname::text AS schema, c.relname::text AS name, p.proname::text AS function, p.prosrc AS body,
+    n.nspname::text AS schema, c.relname::text AS "table", p.proname::text AS function, p.prosrc AS body,
     t.tgargs AS arguments, t.tgoldtable IS NOT NULL AS by_statement,
     ARRAY(
         SELECT format('%s on %s', wanted.name, tree.relid::regclass)

@@ -142,8 +142,8 @@ UPDATE fencing.upload AS o SET resource = m.new
 FROM unnest($2::text[], $3::text[], $4::text[]) AS m (key, old, new)
 WHERE o.bucket = $1 AND o.key = m.key AND o.resource = m.old
 
--- name: count
--- The effect of carrying fences over a mapping from old names to new ones.
+-- name: source
+-- The fences and issued tokens of old names, each with its new name: a part of the two statements that follow.
 WITH mapping AS MATERIALIZED (SELECT old, new FROM ({mapping}) AS m WHERE new IS NOT NULL),
 source AS (
     SELECT m.old, m.new, f.epoch, f.value, f.holder, f.caller, f.raised_at, f.write_id, 0 AS rank
@@ -154,6 +154,9 @@ source AS (
     FROM mapping AS m JOIN fencing.lock AS l ON l.resource = m.old COLLATE "C" WHERE (l.epoch, l.value) > (0, 0)
 )
 
+-- name: count
+-- The effect of carrying fences over a mapping from old names to new ones.
+{source}
 SELECT count(DISTINCT old) AS carried, coalesce(max(epoch), 0) AS epoch, (
         SELECT count(*) FROM (
             SELECT FROM source WHERE octet_length(new) <= 512 GROUP BY new HAVING min(old) <> max(old)) AS c
@@ -162,16 +165,7 @@ FROM source
 
 -- name: carry
 -- Give each new name the highest fence of its old names.
-WITH mapping AS MATERIALIZED (SELECT old, new FROM ({mapping}) AS m WHERE new IS NOT NULL),
-source AS (
-    SELECT m.old, m.new, f.epoch, f.value, f.holder, f.caller, f.raised_at, f.write_id, 0 AS rank
-    FROM mapping AS m JOIN fencing.fence AS f ON f.resource = m.old COLLATE "C"
-    UNION ALL
-    -- A token that was issued may be used at any moment. The next lock has to begin above it.
-    SELECT m.old, m.new, l.epoch, l.value, NULL, NULL, clock_timestamp(), NULL, 1
-    FROM mapping AS m JOIN fencing.lock AS l ON l.resource = m.old COLLATE "C" WHERE (l.epoch, l.value) > (0, 0)
-)
-
+{source}
 INSERT INTO fencing.fence (resource, epoch, value, holder, caller, raised_at, write_id)
 SELECT DISTINCT ON (s.new) s.new, s.epoch, s.value,
     -- Holders of two locks had the same token. Neither is a duplicate of the other.

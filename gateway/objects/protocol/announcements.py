@@ -4,16 +4,18 @@ Each is a statement with a snapshot of its own. One whose batch fails is sent ag
 announced nothing.
 """
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any, TypeVar
 from uuid import UUID
 
-from gateway.batching import Lane
+from gateway.batching import Lane, patiently
 from gateway.db import intents
 from gateway.db import naming as registry
 from gateway.db.database import Database
 from gateway.errors import SqlError, Unavailable
-from gateway.fencing.intent import Begun
+from gateway.fencing.intent import Begin, Begun, Finish
 from gateway.fencing.naming import check
 from gateway.objects.key_rules import Resources
 
@@ -22,6 +24,8 @@ MOST = 32
 ROOM = 32 * 1024
 # Seconds after which the next batch sets out beside a batch under way, which may be waiting for a lock.
 OVERLAP = 0.004
+
+Answer = TypeVar("Answer")
 
 _NAMING_CHANGED = "FN503"
 _NAMING_ATTEMPTS = 3
@@ -36,17 +40,10 @@ class Announcements:
     def __init__(self, database: Database, resources: Resources) -> None:
         self._database, self._resources = database, resources
         self._namings: dict[str, UUID] = {}
-        self._begins: dict[str, Lane[intents.Begin, Begun]] = {}
-        self._finishes: Lane[intents.Finish, bool] = Lane(
-            partial(intents.finish_many, database),
-            partial(intents.finish, database),
-            most=MOST,
-            room=ROOM,
-            order=_place,
-            overlap=OVERLAP,
-        )
+        self._begins: dict[str, Lane[Begin, Begun]] = {}
+        self._finishes: Lane[Finish, bool] = _lane(partial(intents.finish, database))
 
-    async def begin(self, asked: intents.Begin, *, proven: bool) -> Begun:
+    async def begin(self, asked: Begin, *, proven: bool) -> Begun:
         """Announce a write. ``proven``: only under the naming in force.
 
         Raise ``NamingChanged`` if the configured naming is another one.
@@ -63,23 +60,18 @@ class Announcements:
                 self._namings.pop(bucket, None)
         raise Unavailable("The naming of the bucket keeps changing.")
 
-    async def finish(self, asked: intents.Finish) -> bool:
+    async def finish(self, asked: Finish) -> bool:
         """Finish a mutation. Raise what ``intents.finish`` raises."""
-        return await self._finishes.ask(asked, size=asked.size)
+        return await self._finishes.ask(asked, size=intents.size(asked))
 
-    async def _begin(self, asked: intents.Begin) -> Begun:
-        if asked.size > ROOM:
-            return await intents.begin(self._database, asked)
-        if asked.sql not in self._begins:
-            self._begins[asked.sql] = Lane(
-                partial(intents.begin_many, self._database),
-                partial(intents.begin, self._database),
-                most=MOST,
-                room=ROOM,
-                order=_place,
-                overlap=OVERLAP,
-            )
-        return await self._begins[asked.sql].ask(asked, size=asked.size)
+    async def _begin(self, asked: Begin) -> Begun:
+        size, statement = intents.size(asked), intents.statement(asked)
+        if size > ROOM:
+            (begun,) = await intents.begin(self._database, [asked], patient=True)
+            return begun
+        if statement not in self._begins:
+            self._begins[statement] = _lane(partial(intents.begin, self._database))
+        return await self._begins[statement].ask(asked, size=size)
 
     async def _naming(self, bucket: str) -> UUID:
         """Return the generation that announcements prove. The first write to a bucket registers its naming."""
@@ -98,6 +90,10 @@ class Announcements:
         return registered.generation
 
 
-def _place(asked: intents.Begin | intents.Finish) -> tuple[str, str, str]:
+def _lane(together: Callable[..., Awaitable[Sequence[Answer]]]) -> Lane[Any, Answer]:
+    return Lane(together, patiently(together), most=MOST, room=ROOM, order=_place, overlap=OVERLAP)
+
+
+def _place(asked: Begin | Finish) -> tuple[str, str, str]:
     write = asked.write
     return write.resource, write.bucket, write.key

@@ -12,7 +12,7 @@ from gateway.objects.protocol.effects import UploadForm
 from gateway.objects.protocol.mutation import candidates, choose
 from gateway.objects.s3.answers import NotApplied, NotSent, WriteAnswer
 from gateway.objects.s3.request import DESCRIPTION, METADATA
-from gateway.objects.store.client import StoreResponse, TextHeaders, path, pieces_of
+from gateway.objects.store.client import Place, StoreResponse, TextHeaders, path, pieces_of
 from gateway.objects.store.operations import Upstream
 
 MEBIBYTE = 1024 * 1024
@@ -40,9 +40,7 @@ _KEPT = frozenset(
 )
 
 
-async def bump(
-    upstream: Upstream, bucket: str, raw_key: str, etag: str, forbidden: ForbiddenEtags, sign: Sign
-) -> WriteAnswer:
+async def bump(upstream: Upstream, place: Place, etag: str, forbidden: ForbiddenEtags, sign: Sign) -> WriteAnswer:
     """Write the object's same bytes again, in another form, if its ETag still is ``etag``.
 
     Its ETag changes to none of ``forbidden``, so that the condition of a late request fails.
@@ -50,7 +48,7 @@ async def bump(
     ``NO_FORM_LEFT`` where each form has a forbidden ETag. ``NotSent`` also where the object cannot be read.
     """
     try:
-        response = await upstream.send("GET", path(bucket, raw_key), headers=[("if-match", f'"{etag}"')])
+        response = await upstream.send("GET", path(place), headers=[("if-match", f'"{etag}"')])
     except Unavailable as error:
         return NotSent(error.message)
     async with response:
@@ -61,19 +59,17 @@ async def bump(
             # A body that broke off would pass for a whole one, and would become the object.
             return NotSent("the store does not say how long the object is")
         try:
-            tags = await _tags(upstream, bucket, raw_key, response)
+            tags = await _tags(upstream, place, response)
             headers, excluded = [*_kept(response), *tags], forbidden | {etag}
             if int(length) > SMALL:
                 pieces = pieces_of(response.chunks(), _part_size(int(length)))
-                return await upstream.put_pieces(
-                    bucket, raw_key, pieces, headers, expected=etag, sign=sign, excluded=excluded
-                )
+                return await upstream.put_pieces(place, pieces, headers, expected=etag, sign=sign, excluded=excluded)
             body = await response.read(SMALL)
             form = choose(candidates(hashlib.md5(body, usedforsecurity=False).hexdigest()), excluded)
             if form is None:
                 return NO_FORM_LEFT
             send = upstream.put if form is UploadForm.PLAIN else upstream.put_in_parts
-            return await send(bucket, raw_key, body, headers, expected=etag, signed_at=await sign())
+            return await send(place, body, headers, expected=etag, signed_at=await sign())
         except Unavailable as error:
             return NotSent(error.message)
 
@@ -90,8 +86,8 @@ def _kept(response: StoreResponse) -> TextHeaders:
     return [(name, value) for name, value in named if name in _KEPT or name.startswith(METADATA)]
 
 
-async def _tags(upstream: Upstream, bucket: str, raw_key: str, response: StoreResponse) -> TextHeaders:
+async def _tags(upstream: Upstream, place: Place, response: StoreResponse) -> TextHeaders:
     """Return the tags of an object that is about to be written again. An answer to GET has only their number."""
     if response.header("x-amz-tagging-count") in (None, "0"):
         return ()
-    return [("x-amz-tagging", urlencode(await upstream.tagging(bucket, raw_key) or []))]
+    return [("x-amz-tagging", urlencode(await upstream.tagging(place) or []))]

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from gateway.errors import StoreError
+from gateway.fencing import intent as announcing
 from gateway.fencing.decision import Decision, Fence, Presented
-from gateway.fencing.intent import Announcement, Begun, ForbiddenETags, Intent, KnownObject, Raised
+from gateway.fencing.intent import Announcement, Begun, ForbiddenETags, Intent, Raised
 from gateway.objects.s3.answers import Applied, HeadAnswer, Rejected, WriteAnswer
 
 
@@ -40,24 +41,9 @@ class Look:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """Claim, and write the intent down. Answer: ``Begun``. Durable.
-
-    ``looked`` is the object that was seen at the key. None: go by what is remembered of it, else take it to be absent.
-    ``outcomes``: the ETags that the mutation could leave (``ABSENCE`` for absence); the answer says which of them are
-    spent. None: the answer names every spent ETag of the key.
-
-    ``over``: intents of the key that the mutation itself settles. Each waits for the object that was seen, which is
-    forbidden from here on, or completes the same upload. If one of them does not, it is among those that are pending.
-    ``calm``: write nothing down where a lost request may be waiting for another ETag of the key.
-    """
-
-    write: Announcement
-    looked: KnownObject | None
-    outcomes: tuple[str, ...] | None = None
-    over: tuple[Intent, ...] = ()
-    calm: bool = False
+# Postgres is asked for these two as they are.
+Begin: TypeAlias = announcing.Begin
+Finish: TypeAlias = announcing.Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,19 +128,6 @@ class GiveUp:
     """
 
     intent: Intent
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """The mutation took effect: forget the intent. Answer: bool, False where another holder settles it. Durable.
-
-    ``spent``: the ETags that its requests were conditioned on, because such a request may arrive again.
-    """
-
-    write: Announcement
-    etag: str | None
-    tombstone: bool
-    spent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ from gateway.objects.s3.answers import (
     Unknown,
     WriteAnswer,
 )
-from gateway.objects.s3.request import WriteCondition
+from gateway.objects.s3.conditions import WriteCondition
 
 __all__ = ["ATTEMPTS", "Steps", "amend", "barrier", "complete", "delete", "put", "settle", "sweep"]
 
@@ -122,7 +122,7 @@ def _fenced(
     for attempt in range(write.attempt, write.attempt + ATTEMPTS):
         write = replace(write, attempt=attempt)
         looked: KnownObject | None = None
-        if looks:
+        if looks:  # after the first attempt, always
             seen = yield from _look(write)
             if isinstance(seen, NotDone | StoreRefused):
                 return seen
@@ -130,17 +130,17 @@ def _fenced(
         looks = True
         begun: Begun = yield Begin(write, looked, outcomes, over, calm)
         over = ()
-        if begun.signed_at is not None:
+        if begun.signed_at is not None:  # it is announced
             if (outcome := (yield from _mutated(write, condition, mutate, begun, begun.signed_at))) is not None:
                 return outcome
-        elif begun.pending:
+        elif begun.pending:  # announced once these are out of the way
             cleared = yield from _clear(write, begun, looked, displaces=displaces)
             if isinstance(cleared, NotDone):
                 return cleared
             over = cleared
         elif (ended := _ended(write, begun, as_upload)) is not None:
             return ended
-        else:
+        else:  # no form is left for an upload: announced all the same
             calm = calm and begun.calm
     return NotDone("the object keeps changing")
 

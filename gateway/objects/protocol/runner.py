@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar, assert_never
@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from gateway.db import intents
 from gateway.db.database import Database
+from gateway.driver import drive
 from gateway.errors import OutcomeUnknown, SqlError, Unavailable
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import LATE_AFTER, SIGNATURE_LIFETIME, Announcement, Begun, Duplicates, Intent, MutationKind
@@ -41,7 +42,7 @@ from gateway.objects.protocol.effects import (
 )
 from gateway.objects.s3.answers import Applied, NotSent, Unknown, WriteAnswer
 from gateway.objects.s3.xml import Part
-from gateway.objects.store.client import TextHeaders, path, path_of
+from gateway.objects.store.client import TextHeaders, path, place_of
 from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import IntentSettled, Observe, OutcomeLost, StepReached
@@ -75,6 +76,7 @@ _LOOKS: dict[type, str] = {Look: "head", AwaitTurn: "turn"}
 class OperationPayload:
     """The body and headers that one operation sends to the store: a verified body, or the parts of an upload.
 
+    The headers of a put have the gateway's own metadata, by which the protocol recognises its object.
     An amendment goes to the store as it is, with its ``method`` and its encoded ``query``.
     """
 
@@ -116,27 +118,24 @@ class Runner:
 
     async def run(self, steps: Steps[Result], payload: OperationPayload = NO_PAYLOAD) -> Result:
         """Drive one operation to its end. Raises ``OutcomeUnknown`` where Postgres failed after S3 was asked."""
-        answer: EffectAnswer = None
         asked = False
         check = BypassCheck(self._database, self._upstream, self._observe, self._resources)
+
+        async def perform(effect: Effect) -> EffectAnswer:
+            nonlocal asked
+            asked = asked or _is_the_write(effect)
+            answer = await self._stepped(effect, payload, check)
+            await check.after(effect, answer)
+            return answer
+
         try:
-            while True:
-                try:
-                    effect = steps.send(answer)
-                except StopIteration as end:
-                    result: Result = end.value
-                    return result
-                asked = asked or _is_the_write(effect)
-                answer = await self._stepped(effect, payload, check)
-                await check.after(effect, answer)
+            return await drive(steps, perform)
         except (Unavailable, OutcomeUnknown, SqlError) as error:
             if asked:
                 raise OutcomeUnknown("The database failed while the write was under way.") from error
             if isinstance(error, SqlError | Unavailable):
                 raise
             raise Unavailable(error.message) from error
-        finally:
-            steps.close()
 
     async def _stepped(self, effect: Effect, payload: OperationPayload, check: BypassCheck) -> EffectAnswer:
         if isinstance(effect, Begin | Forbid):
@@ -160,7 +159,7 @@ class Runner:
             case Look("", _):
                 return await self._upstream.ask_time()
             case Look(bucket, key):
-                return await self._upstream.head(bucket, path_of(key))
+                return await self._upstream.head(place_of(bucket, key))
             case Begin():
                 return (await self._begin(effect)).under(self.duplicates)
             case Put():
@@ -170,18 +169,16 @@ class Runner:
             case Amend():
                 return await self._amend(effect, payload)
             case GiveUp(intent):
-                return await self._upstream.abandon_upload(intent.bucket, path_of(intent.key), intent.upload_id or "")
+                return await self._upstream.abandon_upload(place_of(intent.bucket, intent.key), intent.upload_id or "")
             case Delete(write, expected, signed_at):
-                return await self._upstream.delete(
-                    write.bucket, path_of(write.key), payload.headers, expected=expected, signed_at=signed_at
-                )
+                place = place_of(write.bucket, write.key)
+                return await self._upstream.delete(place, payload.headers, expected=expected, signed_at=signed_at)
             case Entomb():
                 return await self._entomb(effect)
             case Bump():
                 return await self._bump(effect)
-            case Finish(write, etag, tombstone, spent):
-                certain = check.is_certain(effect)
-                return await self._announcements.finish(intents.Finish(write, etag, tombstone, certain, spent))
+            case Finish():
+                return await self._announcements.finish(replace(effect, certain=check.is_certain(effect)))
             case Abandon(intent, seen, spent):
                 if isinstance(intent, Announcement):
                     await intents.abandon(self._database, intent, spent)
@@ -202,17 +199,15 @@ class Runner:
     async def _begin(self, effect: Begin) -> Begun:
         """Announce a write under the naming in force. Raise ``NamingChanged`` if the configured one is another."""
         write = effect.write
-        outcomes = None if self.duplicates is Duplicates.WAIT else effect.outcomes
-        proven = write.mode is Enforcement.ENFORCE or write.caller == SWEEPER
-        begun = await self._announcements.begin(
-            intents.Begin(
-                *(write, effect.looked, self._upstream.store_time, outcomes, effect.over, effect.calm),
-                signed_at=await self._upstream.time(),
-                dead_after=self._dead_after(write.kind),
-            ),
-            proven=proven,
+        asked = replace(
+            effect,
+            outcomes=None if self.duplicates is Duplicates.WAIT else effect.outcomes,
+            store_time=self._upstream.store_time,
+            signed_at=await self._upstream.time(),
+            dead_after=self._dead_after(write.kind),
         )
-        return await self._confirmed(write, begun)
+        proven = write.mode is Enforcement.ENFORCE or write.caller == SWEEPER
+        return await self._confirmed(write, await self._announcements.begin(asked, proven=proven))
 
     async def _confirmed(self, write: Announcement, begun: Begun) -> Begun:
         """Make sure that no other database was opened since, before the request is sent.
@@ -247,24 +242,15 @@ class Runner:
 
     async def _put(self, effect: Put, payload: OperationPayload) -> WriteAnswer:
         write = effect.write
-        token = write.presented.token if write.presented else ""
-        place = (write.bucket, path_of(write.key))
-        own = self._upstream.own_metadata(*place, write.resource, str(token), str(write.write_id))
-        headers = [*payload.headers, *own]
-        expected, signed_at = effect.expected, effect.signed_at
-        if effect.form is UploadForm.PLAIN:
-            answer = await self._upstream.put(*place, payload.body, headers, expected=expected, signed_at=signed_at)
-        else:
-            answer = await self._upstream.put_in_parts(
-                *place, payload.body, headers, expected=expected, signed_at=signed_at
-            )
+        send = self._upstream.put if effect.form is UploadForm.PLAIN else self._upstream.put_in_parts
+        place = place_of(write.bucket, write.key)
+        answer = await send(place, payload.body, payload.headers, expected=effect.expected, signed_at=effect.signed_at)
         return self._note_lost(write, answer)
 
     async def _complete(self, effect: Complete, payload: OperationPayload) -> WriteAnswer:
         write = effect.write
         answer = await self._upstream.complete_multipart(
-            write.bucket,
-            path_of(write.key),
+            place_of(write.bucket, write.key),
             effect.upload_id,
             payload.parts,
             payload.headers,
@@ -279,7 +265,7 @@ class Runner:
         assert payload.method, "an amendment has nothing else to send"
         answer, reply = await self._upstream.exchange(
             payload.method,
-            path(write.bucket, path_of(write.key)),
+            path(place_of(write.bucket, write.key)),
             payload.query,
             payload.headers,
             payload.body,
@@ -304,10 +290,10 @@ class Runner:
         signed_at = effect.signed_at or await self._forbid_longer(
             owner.resource, owner.bucket, owner.key, effect.expected, entombs=True
         )
-        place = (owner.bucket, path_of(owner.key))
-        own = self._upstream.own_metadata(*place, owner.resource, token, str(write_id), tombstone=True)
+        place = place_of(owner.bucket, owner.key)
+        own = self._upstream.own_metadata(place, owner.resource, token, str(write_id), tombstone=True)
         return await self._upstream.put(
-            *place, tombstone_body(uuid4()), own, expected=effect.expected, signed_at=signed_at
+            place, tombstone_body(uuid4()), own, expected=effect.expected, signed_at=signed_at
         )
 
     async def _bump(self, effect: Bump) -> WriteAnswer:
@@ -315,10 +301,10 @@ class Runner:
         if not profile.can_bump:
             return NotSent("the store ignores the condition of a completed upload, so its objects cannot be bumped")
         sign = partial(self._forbid_longer, effect.resource, effect.bucket, effect.key, effect.etag)
-        place = (effect.bucket, path_of(effect.key))
-        answer = await bump(self._upstream, *place, effect.etag, effect.forbidden | effect.spent, sign)
+        place = place_of(effect.bucket, effect.key)
+        answer = await bump(self._upstream, place, effect.etag, effect.forbidden | effect.spent, sign)
         if answer == NO_FORM_LEFT and effect.spent:
-            return await bump(self._upstream, *place, effect.etag, effect.forbidden, sign)
+            return await bump(self._upstream, place, effect.etag, effect.forbidden, sign)
         return answer
 
     async def _await_turn(self, intent: Intent) -> bool:

@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from gateway.errors import StoreError
 from gateway.fencing import resource
+from gateway.objects.s3.conditions import CONDITIONS, condition_on_source
 from gateway.objects.s3.operations import Operation, not_implemented
 
 MAX_KEY_BYTES = 1024
@@ -97,11 +98,10 @@ def _unreadable(message: str) -> StoreError:
 COPY_SOURCE = "x-amz-copy-source"
 
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})")
-_COPY_CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
 _OWNER = "x-amz-source-expected-bucket-owner"
 
 COPY_HEADERS = frozenset(
-    {COPY_SOURCE, f"{COPY_SOURCE}-range", *(f"{COPY_SOURCE}-{name}" for name in _COPY_CONDITIONS), _OWNER}
+    {COPY_SOURCE, f"{COPY_SOURCE}-range", *(f"{COPY_SOURCE}-{name}" for name in CONDITIONS), _OWNER}
     | {"x-amz-metadata-directive", "x-amz-tagging-directive"}
 )
 """The headers of a copy that are read here, and not sent on."""
@@ -169,8 +169,8 @@ def read_copy_source(operation: Operation, headers: Mapping[str, str]) -> CopySo
         raise _invalid_source(f"A copy names its source in {COPY_SOURCE}.")
     bucket, key, version_id = _source_object(headers[COPY_SOURCE])
     conditions = [
-        (name, _condition(name, headers[f"{COPY_SOURCE}-{name}"]))
-        for name in _COPY_CONDITIONS
+        (name, condition_on_source(name, headers[f"{COPY_SOURCE}-{name}"]))
+        for name in CONDITIONS
         if f"{COPY_SOURCE}-{name}" in headers
     ]
     if _OWNER in headers:
@@ -196,12 +196,6 @@ def _replaces(operation: Operation, headers: Mapping[str, str], directive: str) 
     if value not in (None, "COPY", "REPLACE"):
         raise _invalid_source(f"The header {directive} must be COPY or REPLACE.")
     return value == "REPLACE"
-
-
-def _condition(name: str, value: str) -> str:
-    """Return a condition as every store reads it. S3 takes ETags without quotation marks too, and clients send such."""
-    bare = name in ("if-match", "if-none-match") and value != "*" and '"' not in value
-    return f'"{value}"' if bare else value
 
 
 def _source_object(source: str) -> tuple[str, str, str | None]:

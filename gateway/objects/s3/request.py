@@ -2,8 +2,7 @@
 
 All of it fails closed. An unrecognised request is refused, and so is an unknown ``x-amz-*`` header, unless on a read.
 Not every client lets its user set a header. So the token may also stand in the metadata, in the query of a presigned
-request, or in the session token. The gateway evaluates an If-Match or If-None-Match on a write and never forwards it:
-S3 takes one condition.
+request, or in the session token.
 """
 
 import re
@@ -18,6 +17,7 @@ from gateway.fencing import headers as fencing
 from gateway.fencing.headers import FencingHeaders
 from gateway.objects.s3 import addressing
 from gateway.objects.s3.addressing import CopySource
+from gateway.objects.s3.conditions import CONDITIONS, WriteCondition, read_condition
 from gateway.objects.s3.operations import Level, Operation, OperationKind, not_implemented, recognise
 
 METADATA = "x-amz-meta-"
@@ -87,14 +87,7 @@ _CUSTOMER_KEY = frozenset(
         "x-amz-server-side-encryption-customer-key-md5",
     }
 )
-_GET_OBJECT = _CUSTOMER_KEY | {
-    "if-match",
-    "if-modified-since",
-    "if-none-match",
-    "if-unmodified-since",
-    "range",
-    "x-amz-checksum-mode",
-}
+_GET_OBJECT = _CUSTOMER_KEY | {*CONDITIONS, "range", "x-amz-checksum-mode"}
 _LIST_OBJECTS = frozenset({"x-amz-optional-object-attributes"})
 
 # Beside those that go with every operation.
@@ -211,77 +204,6 @@ def _without_framing(header: tuple[str, str]) -> tuple[str, str]:
     return name, ",".join(coding for coding in codings if coding and coding.lower() != "aws-chunked")
 
 
-_ETAG = re.compile(r'"[^",\s]+"|[^",\s]+')
-_CREATE = frozenset({Operation.PUT_OBJECT, Operation.COPY_OBJECT, Operation.COMPLETE_MULTIPART_UPLOAD})
-
-
-class Expect(StrEnum):
-    """The state of the object on which the client's write depends."""
-
-    ABSENT = "absent"
-    EXISTS = "exists"
-    ETAG = "etag"
-
-
-@dataclass(frozen=True, slots=True)
-class WriteCondition:
-    """A client's condition. ``etag`` (without quotes) is set for ``Expect.ETAG`` only."""
-
-    expect: Expect
-    etag: str | None = None
-
-    def broken(self, current: str | None) -> StoreError | None:
-        """Return S3's error for the object's ETag (None: no object); None where the condition holds."""
-        if self.expect is not Expect.ABSENT and current is None:
-            return StoreError("NoSuchKey", 404, "The specified key does not exist.")
-        holds = {Expect.ABSENT: current is None, Expect.EXISTS: True, Expect.ETAG: current == self.etag}
-        if holds[self.expect]:
-            return None
-        header = "If-None-Match" if self.expect is Expect.ABSENT else "If-Match"
-        return StoreError(
-            "PreconditionFailed",
-            412,
-            "At least one of the pre-conditions you specified did not hold",
-            facts={"condition": header},
-        )
-
-
-def read_condition(operation: Operation, headers: Mapping[str, str]) -> WriteCondition | None:
-    """Return the condition of a write, given its headers by lower-case name. Raises 501 for one that S3 does not have.
-
-    On reads these headers go to the store.
-    """
-    if_match, if_none_match = headers.get("if-match"), headers.get("if-none-match")
-    if "if-modified-since" in headers or "if-unmodified-since" in headers:
-        raise not_implemented(f"{operation} with a condition on the time of modification")
-    if if_match is not None and if_none_match is not None:
-        raise not_implemented(f"{operation} with both If-Match and If-None-Match")
-    if if_none_match is not None:
-        if if_none_match != "*" or operation not in _CREATE:
-            raise not_implemented(f"{operation} with this form of If-None-Match")
-        return WriteCondition(Expect.ABSENT)
-    if if_match is None:
-        return None
-    if operation not in _CREATE | {Operation.DELETE_OBJECT}:
-        raise not_implemented(f"{operation} with If-Match")
-    if if_match == "*" and operation is not Operation.DELETE_OBJECT:
-        raise not_implemented(f"{operation} with If-Match: *")
-    return _matching(if_match, f"{operation} with this form of If-Match")
-
-
-def condition_of_entry(etag: str) -> WriteCondition:
-    """Return the condition in the ``<ETag>`` of an object of a DeleteObjects: that of a DeleteObject."""
-    return _matching(etag.strip(), f"{Operation.DELETE_OBJECTS} with this form of ETag")
-
-
-def _matching(value: str, what: str) -> WriteCondition:
-    if value == "*":
-        return WriteCondition(Expect.EXISTS)
-    if value.startswith("W/") or not _ETAG.fullmatch(value):
-        raise not_implemented(what)
-    return WriteCondition(Expect.ETAG, value.strip('"'))
-
-
 FENCING_PARAMETERS = frozenset({"fencing-token", "fencing-holder", "fencing-resource", "fencing-sequencer"})
 """The names in the query of a presigned request."""
 
@@ -372,7 +294,6 @@ _AUTHENTICATION = frozenset(
     }
 )
 _NEVER_HOISTED = frozenset(name.lower() for name in _AUTHENTICATION)
-_CONDITIONS = frozenset({"if-match", "if-none-match", "if-modified-since", "if-unmodified-since"})
 
 # Stores differ in whether an empty one of these is there: to some, PUT ?uploadId= is a PutObject.
 _NEED_A_VALUE = frozenset({"annotationName", "id", "list-type", "partNumber", "uploadId", "versionId"})
@@ -452,7 +373,7 @@ def classify(
         parameters,
         forwarded(operation, named),
         read_fencing(operation, carried, writer, session),
-        read_condition(operation, named) if writes and _CONDITIONS & named.keys() else None,
+        read_condition(operation, named) if writes and named.keys() & CONDITIONS else None,
         addressing.read_copy_source(operation, named) if operation.copies else None,
         hoisted,
     )
@@ -500,7 +421,7 @@ def _sorted(parameters: Pairs, headers: Mapping[str, str]) -> tuple[Pairs, Pairs
 
 def _is_header(name: str) -> bool:
     lower = name.lower()
-    return lower in _CONDITIONS or (lower.startswith("x-amz-") and lower not in _NEVER_HOISTED)
+    return lower in CONDITIONS or (lower.startswith("x-amz-") and lower not in _NEVER_HOISTED)
 
 
 def _hoisted(parameters: Pairs) -> Pairs:
@@ -510,10 +431,15 @@ def _hoisted(parameters: Pairs) -> Pairs:
         name = given.lower()
         if name in found:
             raise StoreError("InvalidArgument", 400, f"The query parameter {name[:64]!a} stands twice.")
-        if not _HEADER_NAME.fullmatch(name) or _CONTROL.search(value):
+        if not can_be_header(name, value):
             raise StoreError("InvalidArgument", 400, f"The query parameter {name[:64]!a} cannot be a header.")
         found[name] = value.strip()
     return tuple(found.items())
+
+
+def can_be_header(name: str, value: str) -> bool:
+    """Return whether a parameter or a field has only characters that a header can have. ``name`` is in lower case."""
+    return _HEADER_NAME.fullmatch(name) is not None and _CONTROL.search(value) is None
 
 
 def _check_values(operation: Operation, parameters: Mapping[str, str]) -> None:

@@ -136,17 +136,6 @@ def read_uploads(body: bytes) -> UploadsPage | None:
     )
 
 
-def read_versions(body: bytes) -> tuple[tuple[str, str], ...]:
-    """Return key and id of each version and delete marker in a ListObjectVersions; ``null`` is an id too."""
-    root = parse(body, len(body))
-    if root is None or local(root) != "ListVersionsResult":
-        return ()
-    entries = [child for child in root if local(child) in ("Version", "DeleteMarker")]
-    fields = [{local(field): field.text or "" for field in entry} for entry in entries]
-    listed = [(entry.get("Key", ""), entry.get("VersionId", "")) for entry in fields]
-    return tuple((key, version_id) for key, version_id in listed if version_id)
-
-
 def read_tags(body: bytes) -> list[tuple[str, str]] | None:
     """Return the pairs of a Tagging document; None where the body is something else."""
     root = parse(body)

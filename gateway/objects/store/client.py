@@ -112,6 +112,8 @@ class UploadStream:
 
 
 TextHeaders: TypeAlias = Sequence[tuple[str, str]]
+Place: TypeAlias = tuple[str, str]
+"""A bucket, and a key as it stands in a path: percent-encoded."""
 RequestBody: TypeAlias = bytes | BodyStream
 
 # Stores close idle connections after 5 seconds or more. A request that meets the closing has an unknown outcome, so the
@@ -474,8 +476,12 @@ async def pieces_of(chunks: AsyncIterator[bytes], size: int) -> AsyncGenerator[b
         yield b"".join(held)
 
 
-def path(bucket: str, raw_key: str) -> str:
-    return f"/{bucket}/{raw_key}"
+def place_of(bucket: str, key: str) -> Place:
+    return bucket, path_of(key)
+
+
+def path(place: Place) -> str:
+    return "/".join(("", *place))
 
 
 def query_of(parameters: Mapping[str, object]) -> str:

@@ -35,6 +35,7 @@ from gateway.objects.s3.answers import (
 from gateway.objects.s3.request import Mark, own_metadata
 from gateway.objects.s3.xml import Part, etag_of_parts
 from gateway.objects.store.client import (
+    Place,
     RequestBody,
     StoreClient,
     StoreResponse,
@@ -59,7 +60,7 @@ _MAX_PAGE_BYTES = 1024 * 1024
 
 
 class Upstream(StoreClient):
-    """One object store, by its operations. ``raw_key`` is a key as it stands in a path, percent-encoded."""
+    """One object store, by its operations."""
 
     def __init__(self, config: ObjectStore, observe: Observe = ignore, timeout: float = Limits.store_timeout) -> None:
         super().__init__(config, observe, timeout)
@@ -71,11 +72,11 @@ class Upstream(StoreClient):
         self._unquoted.add(bucket)
 
     def own_metadata(
-        self, bucket: str, raw_key: str, resource: str, token: str, write_id: str, *, tombstone: bool = False
+        self, place: Place, resource: str, token: str, write_id: str, *, tombstone: bool = False
     ) -> TextHeaders:
         """Return the metadata that the gateway gives each of its objects, signed: whose write it is, by which token."""
         own = own_metadata(resource, token, write_id, tombstone=tombstone)
-        signature = self._witness.sign(bucket, raw_key, resource, token, write_id)
+        signature = self._witness.sign(*place, resource, token, write_id)
         return own if signature is None else (*own, (Mark.SIGNATURE, signature))
 
     async def look(self) -> datetime | None:
@@ -102,61 +103,47 @@ class Upstream(StoreClient):
         except Unavailable as error:
             return Unknown(error.message)
 
-    async def head(self, bucket: str, raw_key: str) -> HeadAnswer:
+    async def head(self, place: Place) -> HeadAnswer:
         try:
-            async with await self.send("HEAD", path(bucket, raw_key)) as response:
-                return self._with_evidence(bucket, raw_key, response, _head_answer(response))
+            async with await self.send("HEAD", path(place)) as response:
+                return self._with_evidence(place, response, _head_answer(response))
         except Unavailable as error:
             return Unknown(error.message)
 
-    def _with_evidence(self, bucket: str, raw_key: str, response: StoreResponse, answer: HeadAnswer) -> HeadAnswer:
+    def _with_evidence(self, place: Place, response: StoreResponse, answer: HeadAnswer) -> HeadAnswer:
         signature = response.header(Mark.SIGNATURE)
         if not isinstance(answer, Found) or signature is None:
             return answer
-        found = Metadata(bucket, raw_key, answer.resource, answer.token, answer.write_id, signature)
+        found = Metadata(*place, answer.resource, answer.token, answer.write_id, signature)
         return replace(answer, proven=self._witness.find(found))
 
-    async def tagging(self, bucket: str, raw_key: str, version_id: str | None = None) -> list[tuple[str, str]] | None:
+    async def tagging(self, place: Place, version_id: str | None = None) -> list[tuple[str, str]] | None:
         """Return the object's tags; None where the store does not know tags, or has no such object.
 
         Raises ``Unavailable``.
         """
         query = query_of({"tagging": "", "versionId": version_id})
-        async with await self.send("GET", path(bucket, raw_key), query) as response:
+        async with await self.send("GET", path(place), query) as response:
             document = await response.read()
         if response.status >= 500 and response.status != 501:
             raise Unavailable(f"The store answered with {response.status} when asked for tags.")
         return xml.read_tags(document) if response.status == 200 else None
 
     async def put(
-        self,
-        bucket: str,
-        raw_key: str,
-        body: bytes,
-        headers: TextHeaders = (),
-        *,
-        expected: str | None,
-        signed_at: datetime,
+        self, place: Place, body: bytes, headers: TextHeaders = (), *, expected: str | None, signed_at: datetime
     ) -> WriteAnswer:
         """Put the object if its ETag is ``expected``; None: if there is no object."""
-        conditional = [*headers, self._condition(bucket, expected)]
-        answer, _ = await self.exchange("PUT", path(bucket, raw_key), "", conditional, body, signed_at=signed_at)
+        conditional = [*headers, self._condition(place, expected)]
+        answer, _ = await self.exchange("PUT", path(place), "", conditional, body, signed_at=signed_at)
         # Without an ETag the condition of the next write is unknown.
         return WITHOUT_ETAG if isinstance(answer, Applied) and answer.etag is None else answer
 
     async def put_in_parts(
-        self,
-        bucket: str,
-        raw_key: str,
-        body: bytes,
-        headers: TextHeaders = (),
-        *,
-        expected: str | None,
-        signed_at: datetime,
+        self, place: Place, body: bytes, headers: TextHeaders = (), *, expected: str | None, signed_at: datetime
     ) -> WriteAnswer:
         """Put the object as a multipart upload of one part, which gives the same bytes another ETag than ``put``."""
 
-        async def whole() -> AsyncGenerator[bytes, None]:
+        async def whole() -> AsyncGenerator[RequestBody, None]:
             yield body
 
         async def sign() -> datetime:
@@ -165,13 +152,12 @@ class Upstream(StoreClient):
         # The checksum of the whole body is not one of an upload.
         checks = ("x-amz-checksum-", "content-md5")
         headers = [header for header in headers if not header[0].lower().startswith(checks)]
-        return await self.put_pieces(bucket, raw_key, whole(), headers, expected=expected, sign=sign)
+        return await self.put_pieces(place, whole(), headers, expected=expected, sign=sign)
 
     async def put_pieces(
         self,
-        bucket: str,
-        raw_key: str,
-        pieces: AsyncGenerator[bytes, None],
+        place: Place,
+        pieces: AsyncGenerator[RequestBody, None],
         headers: TextHeaders,
         *,
         expected: str | None,
@@ -183,87 +169,68 @@ class Upstream(StoreClient):
         Nothing takes effect before all of them are stored, which may take long. So ``sign`` returns the time of the
         completion's signature once they are.
         """
-        started = await self.create_multipart(bucket, raw_key, headers)
+        started = await self.create_multipart(place, headers)
         if not isinstance(started, Started):
             return _no_effect(started)
         answer: WriteAnswer = NotSent("the object could not be read to its end")
         with suppress(Unavailable):
-            parts = await self._upload(bucket, raw_key, started.upload_id, pieces)
-            if not isinstance(parts, list):
-                answer = parts
+            parts = await self.upload_parts(place, started.upload_id, pieces)
+            if not isinstance(parts, tuple):
+                answer = _no_effect(parts)
             elif etag_of_parts(parts) in excluded:
                 answer = NotSent("parts of this size give a forbidden ETag")
             else:
                 answer = await self.complete_multipart(
-                    bucket, raw_key, started.upload_id, parts, expected=expected, signed_at=await sign()
+                    place, started.upload_id, parts, expected=expected, signed_at=await sign()
                 )
         if isinstance(answer, NotApplied | Rejected | NotSent):
-            await self.abort_multipart(bucket, raw_key, started.upload_id)
+            await self.abort_multipart(place, started.upload_id)
         return answer
 
-    async def _upload(
-        self, bucket: str, raw_key: str, upload_id: str, pieces: AsyncGenerator[bytes, None]
-    ) -> list[Part] | Rejected | NotSent:
+    async def upload_parts(
+        self, place: Place, upload_id: str, pieces: AsyncGenerator[RequestBody, None]
+    ) -> tuple[Part, ...] | Failure:
+        """Store pieces as the parts of an upload, one after the other. An error of ``pieces`` is raised here."""
         parts: list[Part] = []
         async with aclosing(pieces):
             async for piece in pieces:
-                stored = await self.upload_part(bucket, raw_key, upload_id, len(parts) + 1, piece)
+                stored = await self.upload_part(place, upload_id, len(parts) + 1, piece)
                 if not isinstance(stored, Uploaded):
-                    return _no_effect(stored)
+                    return stored
                 parts.append(Part(len(parts) + 1, stored.etag))
-        return parts
+        return tuple(parts)
 
     async def delete(
-        self,
-        bucket: str,
-        raw_key: str,
-        headers: TextHeaders = (),
-        *,
-        expected: str,
-        signed_at: datetime,
+        self, place: Place, headers: TextHeaders = (), *, expected: str, signed_at: datetime
     ) -> WriteAnswer:
-        conditional = [*headers, self._condition(bucket, expected)]
-        answer, _ = await self.exchange("DELETE", path(bucket, raw_key), "", conditional, b"", signed_at=signed_at)
+        conditional = [*headers, self._condition(place, expected)]
+        answer, _ = await self.exchange("DELETE", path(place), "", conditional, b"", signed_at=signed_at)
         return Applied(None, answer.headers) if isinstance(answer, Applied) else answer
 
-    async def create_multipart(self, bucket: str, raw_key: str, headers: TextHeaders = ()) -> Started | Failure:
+    async def create_multipart(self, place: Place, headers: TextHeaders = ()) -> Started | Failure:
         """Open a multipart upload. ``headers`` are those of the object it will be."""
-        answer, reply = await self.exchange("POST", path(bucket, raw_key), "uploads=", headers, b"", signed_at=None)
+        answer, reply = await self.exchange("POST", path(place), "uploads=", headers, b"", signed_at=None)
         if not isinstance(answer, Applied) or reply is None:
             return Unknown("an upload was not opened") if isinstance(answer, Applied) else _failed(answer)
         upload_id = xml.read_field(reply.body, "InitiateMultipartUploadResult", "UploadId")
         return Started(upload_id, answer.headers) if upload_id else Unknown("an upload was opened without an id")
 
     async def upload_part(
-        self,
-        bucket: str,
-        raw_key: str,
-        upload_id: str,
-        number: int,
-        body: RequestBody,
-        headers: TextHeaders = (),
+        self, place: Place, upload_id: str, number: int, body: RequestBody, headers: TextHeaders = ()
     ) -> Uploaded | Failure:
         """Store a part, numbered from 1. An error of a stream is raised here; no part is stored then."""
         query = query_of({"partNumber": number, "uploadId": upload_id})
-        answer, _ = await self.exchange("PUT", path(bucket, raw_key), query, headers, body, signed_at=None)
+        answer, _ = await self.exchange("PUT", path(place), query, headers, body, signed_at=None)
         if not isinstance(answer, Applied):
             return _failed(answer)
         return Uploaded(answer.etag, answer.headers) if answer.etag else Unknown("a part was stored without an ETag")
 
     async def upload_part_copy(
-        self,
-        bucket: str,
-        raw_key: str,
-        upload_id: str,
-        number: int,
-        source: PartSource,
-        headers: TextHeaders = (),
+        self, place: Place, upload_id: str, number: int, source: PartSource, headers: TextHeaders = ()
     ) -> Uploaded | Failure:
         """Store a part with bytes that the store has already. ``document`` of the answer is its CopyPartResult."""
         query = query_of({"partNumber": number, "uploadId": upload_id})
-        answer, reply = await self.exchange(
-            "PUT", path(bucket, raw_key), query, [*headers, *source.headers], b"", signed_at=None
-        )
+        answer, reply = await self.exchange("PUT", path(place), query, [*headers, *source.headers], b"", signed_at=None)
         if not isinstance(answer, Applied):
             return _failed(answer)
         document = reply.body if reply else b""
@@ -272,8 +239,7 @@ class Upstream(StoreClient):
 
     async def complete_multipart(
         self,
-        bucket: str,
-        raw_key: str,
+        place: Place,
         upload_id: str,
         parts: Sequence[Part],
         headers: TextHeaders = (),
@@ -289,49 +255,50 @@ class Upstream(StoreClient):
         """
         named = [("content-type", "application/xml"), *headers]
         if conditional:
-            named.append(self._condition(bucket, expected))
+            named.append(self._condition(place, expected))
         query, document = query_of({"uploadId": upload_id}), xml.complete(parts)
-        answer, reply = await self.exchange("POST", path(bucket, raw_key), query, named, document, signed_at=signed_at)
+        answer, reply = await self.exchange("POST", path(place), query, named, document, signed_at=signed_at)
         if not isinstance(answer, Applied) or reply is None:
             return answer
         etag = unquoted(xml.read_field(reply.body, "CompleteMultipartUploadResult", "ETag"))
         details = xml.read_checksums(reply.body)
         return WITHOUT_ETAG if etag is None else Applied(etag, answer.headers, details=details)
 
-    async def abort_multipart(self, bucket: str, raw_key: str, upload_id: str) -> WriteAnswer:
+    async def abort_multipart(self, place: Place, upload_id: str) -> WriteAnswer:
         """Abort the upload. ``Applied`` says that the store took the request, not that the upload is gone."""
         query = query_of({"uploadId": upload_id})
-        answer, _ = await self.exchange("DELETE", path(bucket, raw_key), query, (), b"", signed_at=None)
+        answer, _ = await self.exchange("DELETE", path(place), query, (), b"", signed_at=None)
         return answer
 
-    async def abandon_upload(self, bucket: str, raw_key: str, upload_id: str) -> bool:
+    async def abandon_upload(self, place: Place, upload_id: str) -> bool:
         """Abort the upload, and wait until the store says that it has none by that id any more.
 
         Return False where it still shows it after some seconds, or does not say. The answer to the abort itself does
         not count: the upload may have been aborted before, or be gone because it was completed.
         """
-        await self.abort_multipart(bucket, raw_key, upload_id)
+        await self.abort_multipart(place, upload_id)
         for pause in _PAUSES:
             await asyncio.sleep(pause)
             try:
-                if await self._is_gone(bucket, raw_key, upload_id):
+                if await self._is_gone(place, upload_id):
                     return True
             except Unavailable:
                 continue
         return False
 
-    async def _is_gone(self, bucket: str, raw_key: str, upload_id: str) -> bool:
+    async def _is_gone(self, place: Place, upload_id: str) -> bool:
         """Return whether the store does not list the upload. If it lists no uploads, ask for the parts of this one."""
-        listed = await self._lists(bucket, raw_key, upload_id)
+        listed = await self._lists(place, upload_id)
         if listed is not None:
             return not listed
         query = query_of({"max-parts": 1, "uploadId": upload_id})
-        async with await self.send("GET", path(bucket, raw_key), query) as response:
+        async with await self.send("GET", path(place), query) as response:
             error = xml.read_error(await response.read())
             return response.status == 404 and error is not None and error.code == "NoSuchUpload"
 
-    async def _lists(self, bucket: str, raw_key: str, upload_id: str) -> bool | None:
+    async def _lists(self, place: Place, upload_id: str) -> bool | None:
         """Return whether the store lists the upload. None where it gives no listing, or one without an end."""
+        bucket, raw_key = place
         wanted = {"uploads": "", "encoding-type": "url", "max-uploads": _PAGE, "prefix": unquote(raw_key)}
         marker: dict[str, str] = {}
         for _ in range(_MAX_PAGES):
@@ -348,11 +315,11 @@ class Upstream(StoreClient):
             marker = {"key-marker": unquote_plus(page.next_key), "upload-id-marker": page.next_upload_id}
         return None
 
-    def _condition(self, bucket: str, expected: str | None) -> tuple[str, str]:
+    def _condition(self, place: Place, expected: str | None) -> tuple[str, str]:
         """Return the header by which a write needs the ETag ``expected`` at its key; None: no object."""
         if expected is None:
             return "if-none-match", "*"
-        return "if-match", expected if bucket in self._unquoted else f'"{expected}"'
+        return "if-match", expected if place[0] in self._unquoted else f'"{expected}"'
 
 
 def _head_answer(response: StoreResponse) -> HeadAnswer:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
-from gateway.objects.s3 import xml
+from gateway.objects.s3 import listing_pages
 from gateway.objects.s3.answers import (
     Applied,
     Found,
@@ -107,13 +107,13 @@ class ScratchKeys:
     async def start(self, name: str, body: bytes) -> ScratchUpload | Rejected:
         """Open an upload and store its part. Raises ``Unavailable``."""
         key, write_id = self._key(name), uuid4().hex
-        started = await self._upstream.create_multipart(self._bucket, key, _metadata(write_id))
+        started = await self._upstream.create_multipart((self._bucket, key), _metadata(write_id))
         if isinstance(started, NotSent | Unknown):
             raise _inconclusive(started.reason)
         if isinstance(started, Rejected):
             return started
         self._open.add((key, started.upload_id))
-        part = await self._upstream.upload_part(self._bucket, key, started.upload_id, 1, body)
+        part = await self._upstream.upload_part((self._bucket, key), started.upload_id, 1, body)
         if isinstance(part, NotSent | Unknown):
             raise _inconclusive(part.reason)
         return ScratchUpload(key, started.upload_id, part.etag, write_id) if isinstance(part, Uploaded) else part
@@ -127,10 +127,10 @@ class ScratchKeys:
         self._written.add(upload.key)
         place, parts = (self._bucket, upload.key), [Part(1, upload.part)]
         answer = await self._upstream.complete_multipart(
-            *place, upload.upload_id, parts, expected=expected, signed_at=await self._upstream.time()
+            place, upload.upload_id, parts, expected=expected, signed_at=await self._upstream.time()
         )
         if answer == WITHOUT_ETAG:
-            state = await self._upstream.head(*place)
+            state = await self._upstream.head(place)
             if isinstance(state, Found) and state.write_id == upload.write_id:
                 answer = Applied(state.etag)
         if isinstance(answer, Applied):
@@ -143,12 +143,12 @@ class ScratchKeys:
 
     async def contend_delete(self, name: str, *, expected: str) -> Contender:
         signed_at = await self._upstream.time()
-        answer = await self._upstream.delete(self._bucket, self._key(name), expected=expected, signed_at=signed_at)
+        answer = await self._upstream.delete((self._bucket, self._key(name)), expected=expected, signed_at=signed_at)
         return Contender(None, answer)
 
     async def head(self, name: str) -> Found | Missing:
         """Return the object at the key. Raises ``Unavailable`` where the store does not say."""
-        state = await self._upstream.head(self._bucket, self._key(name))
+        state = await self._upstream.head((self._bucket, self._key(name)))
         if isinstance(state, Unknown):
             raise _inconclusive(state.reason, _READ_ADVICE)
         return state
@@ -162,7 +162,7 @@ class ScratchKeys:
         try:
             async with asyncio.timeout(_CLEARING), asyncio.TaskGroup() as group:
                 for key, upload_id in self._open:
-                    group.create_task(self._upstream.abort_multipart(self._bucket, key, upload_id))
+                    group.create_task(self._upstream.abort_multipart((self._bucket, key), upload_id))
                 for key in self._written:
                     group.create_task(self._remove(key))
             await self._clear_versions()
@@ -174,16 +174,17 @@ class ScratchKeys:
         for prefix in (self._prefix, f"/{self._prefix}"):
             query = query_of({"versions": "", "prefix": prefix})
             async with await self._upstream.send("GET", f"/{self._bucket}", query) as response:
-                listed = xml.read_versions(await response.read(_MAX_LISTING))
+                page = listing_pages.read(await response.read(_MAX_LISTING))
             async with asyncio.TaskGroup() as group:
-                for key, version_id in listed:
-                    group.create_task(self._remove(path_of(key), query_of({"versionId": version_id})))
+                for entry in () if page is None else page.entries:
+                    if version_id := entry.text("VersionId"):
+                        group.create_task(self._remove(path_of(entry.name), query_of({"versionId": version_id})))
 
     async def _put(self, key: str, body: bytes, expected: str | None) -> Contender:
         write_id = uuid4().hex
         self._written.add(key)
         answer = await self._upstream.put(
-            self._bucket, key, body, _metadata(write_id), expected=expected, signed_at=await self._upstream.time()
+            (self._bucket, key), body, _metadata(write_id), expected=expected, signed_at=await self._upstream.time()
         )
         return Contender(write_id, answer)
 

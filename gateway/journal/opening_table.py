@@ -14,13 +14,14 @@ from uuid import uuid4
 from gateway.db import ownership
 from gateway.db.database import Database, Secured, Transaction
 from gateway.db.migrations import newest
-from gateway.db.pool import Session, load, translated
+from gateway.db.pool import Session, columns, load, translated
 from gateway.errors import DatabaseClosed, Unavailable
 from gateway.fencing.ownership import Owner
 from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
 from gateway.journal.contents import Entry
-from gateway.journal.protocol import PUT_BACK, Loss, Mode, OpenDatabase, Opened, Run, Server
+from gateway.journal.protocol import Loss, OpenDatabase
+from gateway.journal.trust import PUT_BACK, Mode, Opened, Run, Server
 
 _SQL = load("opening")
 # An opening waits for all transactions that have raised a fence, and for other openings. Later ones wait for this one,
@@ -46,8 +47,7 @@ async def ask(session: "Session | Database | Transaction") -> Server:
     start before its database, and may run while it is migrated.
     """
     with translated(Unavailable):
-        row = await session.fetchrow(_SQL["ask"])
-    assert row is not None
+        (row,) = await session.fetch(_SQL["ask"])
     if (row["revision"] or "") < newest():
         raise DatabaseClosed(
             f"The fencing schema is at {row['revision']}; this version of the gateway needs {newest()}.",
@@ -92,9 +92,8 @@ class LastOpening:
 
 async def read_opening(database: Database) -> LastOpening:
     """Return the last opening, for people."""
-    row = await database.fetchrow(_SQL["last"])
-    assert row is not None
-    return LastOpening(row["mode"], row["term"], row["opened_at"], row["snapshot"])
+    (row,) = await database.fetch(_SQL["last"])
+    return LastOpening(**row)
 
 
 async def read_tokens(session: Session, resources: Sequence[str]) -> Mapping[str, Token]:
@@ -106,7 +105,7 @@ async def read_tokens(session: Session, resources: Sequence[str]) -> Mapping[str
 
 @dataclass(frozen=True, slots=True)
 class OpeningTable:
-    """Implements ``gateway.journal.protocol.DatabaseSide``. Its database admits sessions of every run.
+    """The gateway's database, as openings and snapshots need it. It admits sessions of every run.
 
     ``owner``: what the database must be; None for any one. ``store_time``: asks for the clock of the object store;
     None without one. ``dead_after``: how long a request to the store can take to have its effect. It is asked for after
@@ -175,7 +174,10 @@ class OpeningTable:
         return await self.database.run(work)
 
     async def note(self, run: Run, snapshot: int, entries: Sequence[Entry]) -> None:
-        """Raise the fences that are lower and note the snapshot, as ``DatabaseSide`` says."""
+        """Raise the fences that are lower and note the snapshot, in one transaction.
+
+        Do nothing if the session belongs to another run, the database is not open for it, or has noted a later one.
+        """
 
         async def work(transaction: Transaction) -> None:
             await transaction.execute(_KEEP_OPEN)
@@ -188,7 +190,12 @@ class OpeningTable:
         await self.database.run(work)
 
     async def close(self, run: Run, began: int, known: int, reason: str) -> None:
-        """Keep the database closed for every run, as ``DatabaseSide`` says."""
+        """Keep the database closed for every run, until an operator accepts the loss. Put the reason on record.
+
+        The term is above ``known`` then. So the term of an accepted loss is above all that gateways remember.
+        Do nothing if an operator has accepted a loss after the term ``began``. Raises ``Unavailable`` on another run:
+        the server that has the loss was replaced.
+        """
 
         async def work(transaction: Transaction) -> None:
             # An opening under way has the lock, or finds a later term than the one that it is about to write.
@@ -245,12 +252,8 @@ def _shown(run: Run) -> dict[str, object]:
     return {"system": run.system, "timeline": run.timeline, "started": run.started.isoformat()}
 
 
-def _columns(entries: Sequence[Entry]) -> tuple[list[str], list[int], list[int]]:
-    return (
-        [entry.resource for entry in entries],
-        [entry.token.epoch for entry in entries],
-        [entry.token.value for entry in entries],
-    )
+def _columns(entries: Sequence[Entry]) -> list[Sequence[object]]:
+    return columns(((one.resource, one.token.epoch, one.token.value) for one in entries), 3)
 
 
 def _token(epoch: int | None, value: int | None) -> str | None:
