@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar
@@ -126,6 +126,13 @@ def is_denied(answer: httpx.Response) -> bool:
     return answer.request.method == "HEAD" or answer.json()["code"] == "denied"
 
 
+async def denied(stage: Stage, names: Iterable[str], ask: Callable[["Client"], Awaitable[httpx.Response]]) -> set[str]:
+    """Return the callers that lack a grant for a request. They ask at once, so their denials share a batch."""
+    asked = list(names)
+    answers = await asyncio.gather(*(ask(Client(stage, name)) for name in asked))
+    return {name for name, answer in zip(asked, answers, strict=True) if is_denied(answer)}
+
+
 def body_of(path: str) -> Any:
     """Return a body that is about ``order/5``."""
     return {
@@ -144,10 +151,9 @@ async def test_a_route_needs_its_grant_and_no_other(stage: Stage, route: Route) 
     method, path, rule = route.method, route.path, route.rule
     target = path.replace("{resource:path}", "order/5").replace("{lease}", str(uuid4())).replace("{id}", str(uuid4()))
     needs = rule.about not in (About.PUBLIC, About.CALLERS, About.OWN_ENTRIES)
-    for name in NAMES:
-        answer = await Client(stage, name).api(method, target.replace("{name}", "hook"), body_of(path))
-        expected = needs and name not in rule.actions
-        assert is_denied(answer) == expected, (name, answer.status_code, answer.text[:300])
+    expected = set(NAMES) - set(rule.actions) if needs else set()
+    asked = target.replace("{name}", "hook")
+    assert await denied(stage, NAMES, lambda client: client.api(method, asked, body_of(path))) == expected
     open_to_all = rule.about is About.PUBLIC or path.endswith("/metrics")  # these are, on the host of the gateway
     answer = await Client(stage, None).api(method, target, body_of(path))
     assert (answer.status_code == 401) != open_to_all, answer.text[:300]
@@ -197,12 +203,14 @@ def target_of(operation: Operation) -> str:
 @pytest.mark.parametrize("operation", first(Operation), ids=str)
 async def test_an_operation_of_s3_needs_its_grant_and_no_other(stage: Stage, operation: Operation) -> None:
     more: dict[str, Any] = {"x_amz_copy_source": "/scratch/other"} if operation.copies else {}
-    for name in ["read", "write", "administer", "lock", "nothing"]:
-        answer = await Client(stage, name).s3(operation.method, target_of(operation), fencing_token="1", **more)
-        expected = name not in needed(operation)
-        if operation.copies:
-            expected = True  # needs read for its source, and write
-        assert is_denied(answer) == expected, (name, answer.status_code, answer.text[:300])
+    names = {"read", "write", "administer", "lock", "nothing"}
+    expected = names if operation.copies else names - needed(operation)  # a copy needs read for its source, and write
+    target = target_of(operation)
+
+    def ask(client: Client) -> Awaitable[httpx.Response]:
+        return client.s3(operation.method, target, fencing_token="1", **more)
+
+    assert await denied(stage, names, ask) == expected
 
 
 TABLE_REQUESTS = [
@@ -225,14 +233,14 @@ async def test_a_request_to_a_table_needs_its_grant_and_no_other(
     stage: Stage, request_of_a_table: tuple[str, str, str]
 ) -> None:
     method, target, actions = request_of_a_table
-    for missing in ("", "_that_is_not_there"):
-        path, _, query = target.partition("?")
-        asked = f"{path}{missing}?{query}"
-        for name in NAMES:
-            answer = await Client(stage, name).api(
-                method, asked, {"id": 5} if method in ("POST", "PATCH", "PUT") else None, fencing_token="1"
-            )
-            assert is_denied(answer) == (name not in actions.split()), (name, answer.status_code, answer.text[:300])
+    path, _, query = target.partition("?")
+    body = {"id": 5} if method in ("POST", "PATCH", "PUT") else None
+    for asked in (target, f"{path}_that_is_not_there?{query}"):
+
+        def ask(client: Client, asked: str = asked) -> Awaitable[httpx.Response]:
+            return client.api(method, asked, body, fencing_token="1")
+
+        assert await denied(stage, NAMES, ask) == set(NAMES) - set(actions.split())
     assert (await Client(stage, None).api(method, target)).status_code == 401
 
 
