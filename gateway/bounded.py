@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 class Bounded(dict[Key, Value]):
-    """At most ``most`` values by key, with sizes of at most ``largest`` in sum. ``remember`` adds; else a dictionary."""
+    """Up to ``most`` values by key, with sizes of at most ``largest`` in sum. ``remember`` adds; else it is a dict."""
 
     __slots__ = ("_largest", "_most", "_size")
 
