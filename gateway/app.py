@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import web, wiring
 from gateway.api import credentials
-from gateway.api.operation import CUSTOMARY_PATHS
+from gateway.api.health_and_metrics import CUSTOMARY_PATHS
 from gateway.api.requests import OF_LEASES, shown_path
 from gateway.api.services import ConfigurationAccess, MetricsSource
 from gateway.auth.issuers import Issuers

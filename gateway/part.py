@@ -16,8 +16,8 @@ from starlette.responses import Response
 from gateway import web, wiring
 from gateway.api import TABLE
 from gateway.api.authorisation import ApiAuthorisation
+from gateway.api.health_and_metrics import BucketView, JournalView
 from gateway.api.incidents import Acknowledging
-from gateway.api.operation import BucketView, JournalView
 from gateway.api.routes import Api
 from gateway.api.services import ConfigurationAccess, HealthCheck, MetricsSource, Services
 from gateway.auth.issuers import Issuers

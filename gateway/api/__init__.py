@@ -11,7 +11,17 @@ from functools import cache
 import orjson
 from starlette.responses import Response
 
-from gateway.api import credentials, fences, incidents, leases, operation, record, transactions
+from gateway.api import (
+    configuration,
+    credentials,
+    fences,
+    health_and_metrics,
+    incidents,
+    leases,
+    record,
+    transactions,
+    webhooks,
+)
 from gateway.api.authorisation import PUBLIC
 from gateway.api.description import Subject
 from gateway.api.openapi import document
@@ -42,8 +52,9 @@ ROUTES = (
     *incidents.routes,
     *credentials.routes,
     *transactions.routes,
-    *operation.webhooks,
-    *operation.operation,
+    *webhooks.routes,
+    *health_and_metrics.routes,
+    *configuration.routes,
     *own,
 )
 TABLE = Table(ROUTES)

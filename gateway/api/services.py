@@ -27,7 +27,7 @@ from gateway.token_admission import Admission
 from gateway.webhooks.outbox import Outbox
 
 if TYPE_CHECKING:
-    from gateway.api.operation import BucketView, JournalView
+    from gateway.api.health_and_metrics import BucketView, JournalView
 
 
 class Barrier(Protocol):

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.api.operation import BucketView, JournalView
+from gateway.api.health_and_metrics import BucketView, JournalView
 from gateway.config.rules import Alarm
 from gateway.db import incidents, overview, search, traffic, webhooks
 from gateway.db.incidents import FoundIncidents

@@ -1,7 +1,6 @@
-"""Liveness, health, readiness and metrics; the configuration in force, and its reload; webhooks and their tests.
+"""Liveness, health, readiness and metrics.
 
-Health and metrics have a second path, where other programs have it. The app sends only requests there that no bucket
-could serve. The configuration is shown with its secrets redacted. No answer has an address or a secret of a webhook.
+They have a second path, where other programs have it. The app sends only requests there that no bucket could serve.
 """
 
 import ipaddress
@@ -15,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway import budget
-from gateway.api.authorisation import ADMINISTER, AUDIT, CALLERS, PUBLIC
+from gateway.api.authorisation import CALLERS, PUBLIC
 from gateway.api.description import Subject
 from gateway.api.routes import Call, Routes, json
 from gateway.auth.grants import Action
@@ -23,10 +22,10 @@ from gateway.errors import DatabaseClosed, NotReady, Unauthenticated
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.head import Head
 
+routes = Routes(Subject.OPERATION)
+
 LIVE, HEALTH, READY, METRICS = "/livez", "/healthz", "/readyz", "/metrics"
 CUSTOMARY_PATHS = frozenset(path.encode() for path in (LIVE, HEALTH, READY, METRICS))
-
-operation, webhooks = Routes(Subject.OPERATION), Routes(Subject.WEBHOOKS)
 
 
 class BucketView(BaseModel):
@@ -73,8 +72,8 @@ class HealthView(BaseModel):
     )
 
 
-@operation.add(f"GET+HEAD {LIVE}", PUBLIC, status=204)
-@operation.add(
+@routes.add(f"GET+HEAD {LIVE}", PUBLIC, status=204)
+@routes.add(
     "GET /v1/live",
     PUBLIC,
     "Check whether the process answers, whatever the state of the services behind it",
@@ -84,10 +83,8 @@ async def read_live(_: Call) -> None:
     """Answer. To restart a gateway because its database is away would make it forget what it has acknowledged."""
 
 
-@operation.add(f"GET+HEAD {HEALTH}", PUBLIC)
-@operation.add(
-    "GET /v1/health", PUBLIC, "Read the health of the gateway and of the services behind it", answer=HealthView
-)
+@routes.add(f"GET+HEAD {HEALTH}", PUBLIC)
+@routes.add("GET /v1/health", PUBLIC, "Read the health of the gateway and of the services behind it", answer=HealthView)
 async def read_health(call: Call) -> Response:
     services = await call.services.health()
     status = 200 if all(state == "ok" for state in services.values()) else 503
@@ -97,8 +94,8 @@ async def read_health(call: Call) -> Response:
     return json(_view(services, **more), status, exclude_none=True)
 
 
-@operation.add(f"GET+HEAD {READY}", PUBLIC, status=204)
-@operation.add("GET /v1/ready", PUBLIC, "Check whether the gateway can take writes", status=204)
+@routes.add(f"GET+HEAD {READY}", PUBLIC, status=204)
+@routes.add("GET /v1/ready", PUBLIC, "Check whether the gateway can take writes", status=204)
 async def read_ready(call: Call) -> None:
     services = await call.services.ready()
     failing = sorted(name for name, state in services.items() if state != "ok")
@@ -163,8 +160,8 @@ def _shows_credentials(request: Request) -> bool:
     return head.certificate is not None or any(name in _CREDENTIALS for name, _ in head.headers)
 
 
-@operation.add(f"GET+HEAD {METRICS}", CALLERS)
-@operation.add(
+@routes.add(f"GET+HEAD {METRICS}", CALLERS)
+@routes.add(
     "GET /v1/metrics",
     CALLERS,
     "Read metrics, in the text format of Prometheus or as OpenMetrics",
@@ -186,89 +183,3 @@ async def read_metrics(call: Call) -> Response:
             raise await authorisation.denied(request, principal, (Action.AUDIT,), "everything")
     content, media_type = await metrics.scrape(request.headers.get("accept", ""))
     return Response(content, headers={"Content-Type": media_type, "Cache-Control": "no-store"})
-
-
-class ConfigurationView(BaseModel):
-    toml: str = Field(
-        description="The whole configuration with its defaults. Secrets and addresses of webhooks are out."
-    )
-
-
-class ReloadView(BaseModel):
-    changes: list[str] = Field(description="The settings that have changed; empty if there was nothing to change.")
-
-
-@operation.add(
-    "GET /v1/config",
-    ADMINISTER,
-    "Show the configuration in force",
-    description="Needs the grant `administer`. Every gateway answers for itself.",
-)
-async def show_configuration(call: Call) -> ConfigurationView:
-    return ConfigurationView(toml=call.services.configuration.shown)
-
-
-@operation.add(
-    "POST /v1/config/reload",
-    ADMINISTER,
-    "Put the configuration in force that stands in the file",
-    description="Needs the grant `administer`. It takes effect as a whole, or not at all. "
-    "Every gateway reloads its own.",
-    answers={409: "It cannot be used, or it needs a restart."},
-)
-async def reload_configuration(call: Call) -> ReloadView:
-    return ReloadView(changes=await call.services.configuration.reload(call.attempt()))
-
-
-class WebhookView(BaseModel):
-    """The progress of a webhook. Times are by the database's clock."""
-
-    name: str
-    position: int = Field(description="The webhook has received every entry up to here that it wants.")
-    behind: int = Field(description="Entries of the record after that position.")
-    delivered_at: datetime | None = Field(
-        description="When the receiver last accepted a message; null if it never did."
-    )
-    failures: int = Field(description="Attempts that have failed in a row; 0 if all is well.")
-    failing_since: datetime | None
-    last_error: str | None
-    not_before: datetime | None = Field(description="The time of the next attempt.")
-    paused_at: datetime | None = Field(
-        description="When the receiver answered 410. The gateway sends nothing until a test message is accepted."
-    )
-
-
-class WebhookList(BaseModel):
-    webhooks: list[WebhookView]
-
-
-class TestView(BaseModel):
-    """The result of a test message."""
-
-    delivered: bool
-    status: int | None = Field(description="The status of the answer; null without an answer.")
-    error: str | None
-
-
-@webhooks.add(
-    "GET /v1/webhooks",
-    AUDIT,
-    "List the webhooks and their progress",
-    description="Needs the grant `audit`.",
-)
-async def list_webhooks(call: Call) -> WebhookList:
-    standings = await call.services.outbox.standings()
-    return WebhookList(webhooks=[WebhookView.model_validate(one, from_attributes=True) for one in standings])
-
-
-@webhooks.add(
-    "POST /v1/webhooks/{name}/test",
-    ADMINISTER,
-    "Send a test message to a webhook",
-    description="Needs the grant `administer`. The gateway sends it at once, not through the outbox. "
-    "If the receiver accepts "
-    "it, a paused webhook resumes with the entries that wait for it.",
-)
-async def test_webhook(call: Call, name: str) -> TestView:
-    answer = await call.services.outbox.test(name)
-    return TestView(delivered=answer.error is None, status=answer.status, error=answer.error)
