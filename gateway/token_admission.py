@@ -1,7 +1,7 @@
 """Admission: whether a token may raise a fence at all, checked before the claim. The only I/O of policies.
 
-Nothing is locked here, and nothing needs to be: see ``gateway.fencing.policy``. If the policy accepts any token, a
-plausible one is admitted without a query.
+Nothing is locked here, and nothing needs to be: see ``gateway.fencing.token_policy``. If the policy accepts any token,
+a plausible one is admitted without a query.
 """
 
 import asyncio
@@ -18,7 +18,9 @@ from gateway.db.database import Database
 from gateway.db.fences import TokenState
 from gateway.errors import Unavailable
 from gateway.fencing.decision import Fence, Presented
-from gateway.fencing.policy import (
+from gateway.fencing.sequencer import Sequencer, Signer
+from gateway.fencing.token import Token
+from gateway.fencing.token_policy import (
     ImplausibleToken,
     Policies,
     Policy,
@@ -30,8 +32,6 @@ from gateway.fencing.policy import (
     judge,
     relax_to_order,
 )
-from gateway.fencing.sequencer import Sequencer, Signer
-from gateway.fencing.token import Token
 from gateway.observe.events import Observe, ignore
 from gateway.observe.stages import SENT_ALONG, asking
 

@@ -19,9 +19,9 @@ from gateway.db.database import Database
 from gateway.db.servers import Servers
 from gateway.db.spelling import Spellings
 from gateway.db.webhooks import EntryFilter
-from gateway.fencing.policy import Policies, Policy
 from gateway.fencing.resource import Template
 from gateway.fencing.sequencer import Signer
+from gateway.fencing.token_policy import Policies, Policy
 from gateway.journal import runner as openings
 from gateway.journal.archive import Store
 from gateway.journal.bucket import BucketStore

@@ -9,8 +9,8 @@ from gateway.config.sections import GROUP, DatabaseEntry, Postgres
 from gateway.config.toml import Place, nearest
 from gateway.fencing.ownership import OWN_KEYS, Ownership
 from gateway.fencing.ownership_checks import KeyNames, Names, conflicts, foreign_to
-from gateway.fencing.policy import TokenPolicy
 from gateway.fencing.record import ANONYMOUS
+from gateway.fencing.token_policy import TokenPolicy
 
 if TYPE_CHECKING:
     from gateway.config import Config

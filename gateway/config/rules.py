@@ -9,10 +9,10 @@ from gateway.config.sections import KIBIBYTE, Name, Origin, Pattern, Qualified, 
 from gateway.config.toml import nearest
 from gateway.errors import ConfigurationError
 from gateway.fencing.decision import Cascades, Enforcement, Equal
-from gateway.fencing.policy import MAX_JUMP, TokenPolicy, Unreachable
 from gateway.fencing.record import EntryReason, Kind
 from gateway.fencing.resource import Template
 from gateway.fencing.token import MAX_VALUE
+from gateway.fencing.token_policy import MAX_JUMP, TokenPolicy, Unreachable
 from gateway.text import is_sendable
 from gateway.webhooks import messages
 

@@ -25,8 +25,8 @@ from gateway.errors import (
 )
 from gateway.fencing.credential_redaction import redacted
 from gateway.fencing.decision import Decision, Fence
-from gateway.fencing.policy import ImplausibleToken, Reason
 from gateway.fencing.token import Token
+from gateway.fencing.token_policy import ImplausibleToken, Reason
 
 _TRACE = re.compile(r"[0-9a-f]{32}")
 

@@ -28,8 +28,8 @@ from gateway.errors import (
 )
 from gateway.fencing.lease import Granted, Lease, LockRequest, LockState, Renewal, WaitingPlace
 from gateway.fencing.token import Token
-from gateway.leases.local_waiters import WaitQueue, WaitQueues
 from gateway.leases.terms import LeaseTerms
+from gateway.leases.wake_ups import WaitQueue, WaitQueues
 from gateway.observe.events import Answer, LeaseAnswered, Observe, StepReached
 from gateway.observe.stages import staged
 

@@ -23,7 +23,6 @@ from gateway.errors import (
     Unavailable,
 )
 from gateway.fencing.decision import Decision, Fence
-from gateway.fencing.policy import ImplausibleToken
 from gateway.fencing.record import (
     ANONYMOUS,
     Attempt,
@@ -33,6 +32,7 @@ from gateway.fencing.record import (
     implausible_error,
     refusal_error,
 )
+from gateway.fencing.token_policy import ImplausibleToken
 from gateway.observe.events import EntriesLeftOut, Observe, Plane, RefusalCounted, StepReached, WriteRefused
 from gateway.observe.stages import TRACE_IDS, staged
 

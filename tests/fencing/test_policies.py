@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from gateway.db.database import Database
 from gateway.errors import ResourceMalformed
 from gateway.fencing.decision import Presented
-from gateway.fencing.policy import (
+from gateway.fencing.sequencer import Signer
+from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
+from gateway.fencing.token_policy import (
     MAX_EPOCHS,
     MAX_JUMP,
     Policies,
@@ -23,8 +25,6 @@ from gateway.fencing.policy import (
     judge,
     relax_to_order,
 )
-from gateway.fencing.sequencer import Signer
-from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 from gateway.observe.events import StepReached
 from gateway.token_admission import Admission
 from tests.fencing.policy_gateway import FORGED, KEYS, WAYS, Shown, Way, World, client, row_of, sequencer

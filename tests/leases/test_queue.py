@@ -8,7 +8,7 @@ import pytest
 from gateway.errors import LockHeld
 from gateway.fencing.lease import Lease
 from gateway.fencing.token import Token
-from gateway.leases.local_waiters import WaitQueues
+from gateway.leases.wake_ups import WaitQueues
 from gateway.observe.events import ServiceUnreachable
 from tests.leases.stage import DEAF_TO_TIME, QUICK, Gateway, Pair, gateway, gone, pass_time, rows
 from tests.waiting import PATIENCE

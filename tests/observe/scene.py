@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.fencing.policy import MAX_JUMP
+from gateway.fencing.token_policy import MAX_JUMP
 from gateway.observe.events import Observe
 from tests.doubles.s3 import S3Double, serve
 from tests.objects.clients import call, connect, outcome
