@@ -68,7 +68,7 @@ class Attempts:
     ) -> None:
         """``pause``: seconds before the next attempt. With a ``longest`` pause, failures double it up to that limit.
 
-        Then only the first failure in a row is an event, else each of them.
+        Each failure is an event, and counts. The log limits how often it tells one cause.
         """
         self._observe, self._failed = observe, failed
         self._first, self._longest = pause, longest
@@ -83,8 +83,7 @@ class Attempts:
         try:
             await work()
         except Exception as error:  # noqa: BLE001 - a bug must end neither the task nor the gateway
-            if self.pause == self._first:
-                self._observe(self._failed(error))
+            self._observe(self._failed(error))
             self.pause = grown(self.pause, self._first, self._longest)
             return False
         self.succeeded()

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from gateway.auth.grants import Action, covers_name
 from gateway.config.databases import DatabaseConfig
+from gateway.config.explanations import Place, Places, nearest
 from gateway.config.sections import NO_DATABASE
-from gateway.config.toml import Place, Places, nearest
 from gateway.db import catalog
 from gateway.db.database import Database
 from gateway.errors import ConfigurationError, GatewayError, SqlError, Unavailable

@@ -58,12 +58,16 @@ class Call:
 
     @property
     def principal(self) -> Principal:
-        """Return the caller, which the page may have proven already. Raises ``Unauthenticated``."""
-        state = self.request.scope["state"]
+        """Return the caller, which the page may have proven already. Raises ``Unauthenticated``.
+
+        Each database proves it anew, because it has its own roles for callers.
+        """
+        state, keys = self.request.scope["state"], self.services.keys
         principal: Principal | None = state.get("viewer")
-        if principal is None:
+        if principal is None or state.get("proven by", keys) is not keys:
             head = Head.of(self.request.scope)
-            principal = state["viewer"] = self.services.keys.by_bearer(head.headers, head.certificate)
+            principal = state["viewer"] = keys.by_bearer(head.headers, head.certificate)
+            state["proven by"] = keys
             budget.serve(state, principal.name)
         return principal
 

@@ -105,7 +105,7 @@ def look(token: bytes, largest: int = LARGEST) -> Unverified:
     try:
         found = jws.extract_compact(token, registry=_registry(None))
         issuer, key_id = _claims(found.payload).get("iss"), found.headers().get("kid")
-    except (errors.JoseError, ValueError, TypeError, RecursionError) as error:
+    except (errors.JoseError, ValueError, TypeError, AttributeError, RecursionError) as error:  # a header may be a list
         raise Unauthenticated("The identity token cannot be read.", advice=_GET_ANOTHER) from error
     return Unverified(issuer if isinstance(issuer, str) else None, key_id if isinstance(key_id, str) else None)
 

@@ -29,7 +29,7 @@ from gateway.text import plain_time, span, visible
 if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.config.databases import DatabaseConfig
-    from gateway.config.toml import Places
+    from gateway.config.explanations import Places
 
 
 class ExitCode(IntEnum):

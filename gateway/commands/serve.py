@@ -20,8 +20,8 @@ from gateway.commands.console import load, places
 from gateway.commands.environment import environment, taken_from_environment
 from gateway.config import Config, former_keys
 from gateway.config.databases import DatabaseConfig
+from gateway.config.explanations import Places
 from gateway.config.sections import Server
-from gateway.config.toml import Places
 from gateway.errors import ConfigurationError, ReloadRefused, Unavailable
 from gateway.http.crowd import set_limit_of_files
 from gateway.http.server import HttpServer

@@ -27,6 +27,7 @@ from pydantic_settings.exceptions import SettingsError
 from gateway.config import former
 from gateway.config.consistency import problems
 from gateway.config.databases import DatabaseConfig, Shared, split
+from gateway.config.explanations import Places, explain, nearest
 from gateway.config.sections import (
     DatabaseEntry,
     Journal,
@@ -36,7 +37,6 @@ from gateway.config.sections import (
     Postgres,
     StoreEntry,
 )
-from gateway.config.toml import Places, explain, nearest
 from gateway.errors import ConfigurationError
 from gateway.fencing.ownership import Domain
 

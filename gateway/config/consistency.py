@@ -5,8 +5,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
+from gateway.config.explanations import Place, nearest
 from gateway.config.sections import GROUP, DatabaseEntry, Postgres
-from gateway.config.toml import Place, nearest
 from gateway.fencing.ownership import OWN_KEYS, Ownership
 from gateway.fencing.ownership_checks import KeyNames, Names, conflicts, foreign_to
 from gateway.fencing.record import ANONYMOUS

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, InstanceOf
 
 from gateway.config.access import CallerKeys, GrantRule, Identity, Issuer
+from gateway.config.explanations import Place, Places
 from gateway.config.rules import (
     Alarm,
     Audit,
@@ -17,7 +18,6 @@ from gateway.config.rules import (
     Webhook,
 )
 from gateway.config.sections import DatabaseEntry, Journal, Limits, ObjectStore, Postgres, Server
-from gateway.config.toml import Place, Places
 from gateway.fencing.ownership import Owned, Owner, Ownership, share_of
 
 if TYPE_CHECKING:

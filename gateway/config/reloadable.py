@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, SecretStr
 
-from gateway.config.toml import NAMING_KEYS, REDACTED, value_text
+from gateway.config.explanations import NAMING_KEYS
+from gateway.config.toml import REDACTED, value_text
 
 if TYPE_CHECKING:
     from gateway.config import Config

@@ -5,8 +5,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
+from gateway.config.explanations import nearest
 from gateway.config.sections import KIBIBYTE, Name, Origin, Pattern, Qualified, Secrets, Section, WebAddress
-from gateway.config.toml import nearest
 from gateway.errors import ConfigurationError
 from gateway.fencing.decision import Cascades, Enforcement, Equal
 from gateway.fencing.record import EntryReason, Kind

@@ -34,7 +34,7 @@ MEBIBYTE = 1024 * KIBIBYTE
 FROM_FILE = "_file"
 Secret: TypeAlias = Annotated[SecretStr, Field(min_length=1)]
 _alone = BeforeValidator(lambda given: (given,) if isinstance(given, str | SecretStr) else given)
-Secrets: TypeAlias = Annotated[tuple[SecretStr, ...], _alone]
+Secrets: TypeAlias = Annotated[tuple[Secret, ...], _alone]
 """One secret, or a list of them."""
 OneOrMore: TypeAlias = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], _alone]
 """One text, or a list of them."""
@@ -146,7 +146,7 @@ def origin(value: str) -> str:
 def web_address(value: str) -> str:
     """Return an address with its path. Raises ``ValueError`` unless it is http:// or https://, without credentials."""
     parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.fragment:
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.fragment:
         raise ValueError("must be an http:// or https:// address without user or fragment")
     return value
 

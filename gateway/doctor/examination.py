@@ -16,9 +16,9 @@ from gateway import targets, wiring
 from gateway.changes.naming import naming_changes
 from gateway.config import toml
 from gateway.config.databases import DatabaseConfig
+from gateway.config.explanations import Places
 from gateway.config.rules import TableRule
 from gateway.config.sections import NO_DATABASE, Limits, ObjectStore
-from gateway.config.toml import Places
 from gateway.db import catalog, intents, migrations, overview, ownership, rights
 from gateway.db.database import Database
 from gateway.db.rights import Exposed, Server

@@ -7,8 +7,8 @@ from gateway.auth.callers import rights_of
 from gateway.auth.grants import EVERYTHING, Action, Limits, PlaceKind, Rights, covers_name
 from gateway.config.access import GrantRule
 from gateway.config.databases import DatabaseConfig
+from gateway.config.explanations import nearest
 from gateway.config.sections import GROUP
-from gateway.config.toml import nearest
 from gateway.errors import first_few
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import ANONYMOUS

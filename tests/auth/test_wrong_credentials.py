@@ -325,10 +325,12 @@ async def test_a_client_without_credentials_gets_what_is_listed_and_nothing_else
     asked = served()
     assert OPEN - {("GET", "/ui"), ("HEAD", "/ui")} <= asked
     form = {"Action": "AssumeRoleWithWebIdentity", "Version": "2011-06-15", "RoleSessionName": "pod-1"}
-    form |= {"RoleArn": "arn:aws:iam::000000000000:role/worker", "WebIdentityToken": "eyJ.e30.x"}
-    for method, path in sorted(STS):
-        answer = await client.request(method, path, data=form)
-        assert (answer.status_code, "InvalidIdentityToken" in answer.text) == (400, True), (path, answer.text)
+    form |= {"RoleArn": "arn:aws:iam::000000000000:role/worker"}
+    # Not base64, and a header that is no object but a list, or a text.
+    for wrong in ("eyJ.e30.x", "WyJhbGciXQ.e30.x", "ImFsZyI.e30.x"):
+        for method, path in sorted(STS):
+            answer = await client.request(method, path, data={**form, "WebIdentityToken": wrong})
+            assert (answer.status_code, "InvalidIdentityToken" in answer.text) == (400, True), (path, answer.text)
     for method, path in sorted(asked - OPEN - STS):
         answer = await client.request(method, path, content=b"{}" if method != "GET" else None)
         if path.startswith("/ui"):

@@ -219,6 +219,17 @@ WRONG_BESIDE_IT: list[tuple[str, ...]] = [
     ('[leases]\nissuer = "https://a.b"', "[leases]: issuer and issuer_api_key belong together", "set both"),
     ('[leases]\nissuer = "https://a.b"\nissuer_api_key = "é"', "line 5: [leases], issuer_api_key: must be"),
     ('[audit]\nredact = ["users.email"]', "line 4: [audit], redact: 'users.email' must be schema.table"),
+    *(
+        (
+            WEBHOOK.replace("https://a", f"https://{user}@a/b"),
+            "url: must be an http:// or https:// address without user",
+        )
+        for user in ("me", "me:pw", ":pw", "")
+    ),
+    (
+        '[[callers]]\nname = "c"\naccess_key_id = "a"\nsecret_access_key = ""\n',
+        '[[callers]] "c", secret_access_key',
+    ),
     (WEBHOOK.replace("whsec_", ""), 'line 6: [[webhooks]] "hook", secret: must be whsec_ and'),
     (
         WEBHOOK + 'kinds = ["rejections"]',

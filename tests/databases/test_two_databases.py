@@ -7,11 +7,13 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.databases.fleet import CALLERS, SOON, Fleet, fleet, write
+from gateway.changes.ownership import claim_if_new
+from tests.databases.fleet import CALLERS, SOON, Fleet, behind_lines, calling, databases, fleet, settings, write
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import call, connect, outcome
 from tests.postgres import Server
 from tests.record.receiver import SECRET, receiving
+from tests.running import running
 from tests.waiting import PATIENCE
 
 
@@ -97,6 +99,26 @@ async def test_a_list_of_writes_is_for_one_database(shared: Fleet, shared_api: h
     assert told(across) == (422, "crosses-databases")
     for schema in ("north", "south"):
         assert (await shared_api.get(f"/v1/fences/{schema}.orders/3")).json()["token"] == "20"
+
+
+async def test_the_roles_of_a_database_hold_for_each_write_to_it(postgres_server: Server) -> None:
+    """South gives the writer no role, which it has in north, the default. So all its writes to south are denied."""
+    roles = [{"callers": ["another"], "role": "none"}]
+    another = {"name": "another", "api_key": "a-key-of-another"}
+    async with behind_lines(postgres_server) as (_, _, listed):
+        given = databases(listed["north"], listed["south"], roles=roles)
+        config = settings(given, callers=[*CALLERS, another])
+        assert await claim_if_new(config)
+        async with running(config) as origin, calling(origin) as api:
+            for schema, denied in (("north", False), ("south", True)):
+                write_of_a_list = {"method": "PATCH", "table": "orders", "schema": schema, "query": "id=eq.1"}
+                writes = [{**write_of_a_list, "token": "6", "body": {"status": "list"}}]
+                for answer in (
+                    await write(api, schema, 1, "alone", "5"),
+                    await api.post("/v1/transaction", json={"writes": writes}),
+                ):
+                    assert (answer.status_code == 403) == denied, answer.text
+                    assert answer.is_success != denied, answer.text
 
 
 @together

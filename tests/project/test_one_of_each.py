@@ -16,7 +16,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     r"\b(create_task|ensure_future)\(": {
         "background": "it has both",
         "batching": "a batch belongs to no request",
-        "api.leases": "a request that ends with its client",
         "http": "a connection, and an answer that ends with its client",
         "db.database": "a probe that all who ask share",
         "db.servers": "several servers are asked at once, and the first answer counts",
