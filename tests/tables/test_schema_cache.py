@@ -213,7 +213,7 @@ async def test_the_watcher_waits_for_an_unreachable_database(
         answered(await client.get("/accounts?id=eq.1"), 200)
         await listener(tables)
     unreachable = [event for event in events if isinstance(event, ServiceUnreachable)]
-        assert {event.service for event in unreachable} == {"postgres"}
+    assert {event.service for event in unreachable} == {"postgres"}
 
 
 @pytest.mark.parametrize("listens", [True, False])
