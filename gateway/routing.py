@@ -1,7 +1,8 @@
 """Finds the database of each request, if a gateway serves several: by its schema, its bucket, its resource, or by name.
 
-A request goes to one database as a whole. The part that gets it checks the resources again. So a request that is read
-in two ways is refused, and none is fenced in the wrong database.
+A request goes to one database as a whole. The part that gets it checks the resources again, by
+``gateway.fencing.ownership.Owned``. So a request that is read in two ways is refused, and none is fenced in the wrong
+database.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""A lock as it is held: its token and headers, whether it is lost, and what needs no event loop to write under it."""
+"""A lock as it is held: its token and headers, whether it is lost, and what needs no event loop to write under it.
+
+``keeper`` decides when it is lost.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

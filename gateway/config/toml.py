@@ -1,4 +1,7 @@
-"""A configuration as TOML: entries and sections to paste, and the whole text, without secrets."""
+"""A configuration as TOML: entries and sections to paste, and the whole text, without secrets.
+
+The package itself reads a file. ``sections.py`` refuses keys that are not known.
+"""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """The roles that could write fenced tables, and the principals that could write fenced buckets, without the gateway.
 
 A write that passes it meets no fence. S3 shows the policy and the ACL of a bucket. It does not show which of its users
-an administrator allows.
+an administrator allows. Which roles can write is asked in SQL: ``gateway/db/queries/access.sql``.
 """
 
 import json

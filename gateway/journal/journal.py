@@ -1,6 +1,7 @@
 """The journal of one gateway process: shared appends and looks, the flush of mode async, snapshots.
 
 Raises that come together share one append and one look at the marker: two requests to the store, one after the other.
+``protocol.py`` decides which answers wait for an append. The client of the store times it out.
 """
 
 import asyncio

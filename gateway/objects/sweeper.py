@@ -34,7 +34,7 @@ from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, SweepFailed, TombstoneSwept, UploadSwept
 
-DEAD_AFTER = timedelta(minutes=5)
+LEFT_ALONE = timedelta(minutes=5)
 """The sweeper looks at mutations that were announced so long ago: the store's clock says whether they are dead."""
 
 _BATCH = 100
@@ -172,7 +172,7 @@ class Sweeper:
     async def _sweep_intents(self) -> int:
         now = await self._database.now()
         pending = await intents.list_pending(self._database, _BATCH)
-        old = [intent for intent in pending if now - intent.signed_at > DEAD_AFTER]
+        old = [intent for intent in pending if now - intent.signed_at > LEFT_ALONE]
         return await self._sweep_each(old, self._sweep_intent, lambda intent: f"{intent.bucket}/{intent.key}")
 
     async def _sweep_intent(self, intent: Intent) -> bool:

@@ -1,7 +1,7 @@
 """Maintains the record in the background of each gateway: seals entries, adds partitions, drops old ones.
 
 No request waits for it: a reader of the record seals first what is there. A gateway that finds another one sealing
-leaves the work to that one.
+leaves the work to that one. The chain itself is SQL: ``gateway/db/schema/chain.sql``.
 """
 
 from contextlib import AbstractAsyncContextManager

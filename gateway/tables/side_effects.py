@@ -4,8 +4,9 @@ A foreign key with an action (CASCADE, SET NULL, SET DEFAULT) leads from a table
 on from there, also through tables that are not exposed. The text of triggers and rules tells which tables they write,
 as far as it can be read.
 
-Writes go by their ``Reach``. ``find_side_effects`` tells the operator, before any write, what writes change beyond
-their own rows without claiming the fences of these.
+Writes go by their ``Reach``: ``execute/planning.py`` refuses one beforehand, ``execute/reached_rows.py`` by its rows.
+``find_side_effects`` tells the operator, before any write, what writes change beyond their own rows without claiming
+the fences of these.
 """
 
 import re

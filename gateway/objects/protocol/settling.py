@@ -2,7 +2,8 @@
 
 A holder with a higher token settles what older holders have announced before it writes or is acknowledged. The method
 depends on what stops the mutation if it is late: see ``gateway.fencing.intent.MutationKind``. A write of the same key
-settles an older one by itself, without any of this: see ``mutation.py``.
+settles an older one by itself, without any of this: see ``mutation.py``. ``runner.py`` knows when a lost request is
+dead, by the times in ``gateway.fencing.intent``.
 """
 
 from gateway.fencing.intent import ABSENCE, ForbiddenETags, Intent, MutationKind

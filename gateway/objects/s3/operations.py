@@ -1,4 +1,7 @@
-"""S3's operations: what each does, and what a request for it looks like. An operation outside the table is refused."""
+"""S3's operations: what each does, and what a request for it looks like. An operation outside the table is refused.
+
+A header that the gateway does not serve is refused in ``request.py``.
+"""
 
 from collections.abc import Set as AbstractSet
 from enum import Enum, StrEnum, auto

@@ -2,7 +2,7 @@
 
 The probe tries conditions one by one and concurrently. A store that checks first and writes later honours every
 condition as long as requests come one at a time. A success proves little, so races are run several times; one failure
-is enough.
+is enough. ``bucket_profile.py`` draws the conclusions, and ``objects/fenced_write.py`` refuses writes by them.
 """
 
 import asyncio
