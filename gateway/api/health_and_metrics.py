@@ -66,7 +66,7 @@ class HealthView(BaseModel):
     databases: dict[str, DatabaseView] | None = Field(
         None, description="With several databases: each by its name. Above is the worst state of all."
     )
-    journal: JournalView | None = Field(None, description="For callers only. With several databases: of the default.")
+    journal: JournalView | None = Field(None, description="For callers only. With several databases: of the first.")
     buckets: dict[str, BucketView] | None = Field(
         None, description="For callers only: the buckets that were written to since the gateway started."
     )

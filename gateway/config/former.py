@@ -131,7 +131,9 @@ def _first(config: Values, section: Values, value: Any) -> None:
     if _is_on(value):
         others = [one for one in config["databases"] if one is not section]
         if any(_is_on(one.get("default", False)) for one in others):
-            raise Misplaced(("databases",), "exactly one database owns what no rule names; keep one default = true")
+            raise Misplaced(
+                ("databases",), "exactly one database owns what no rule names; write it first, without default"
+            )
         config["databases"] = [section, *others]
 
 

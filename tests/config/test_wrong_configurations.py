@@ -33,7 +33,7 @@ WRONG: list[tuple[str, ...]] = [
     (DSN + "tx_override = true", "tx_override: is a former key", "in a database for tests"),
     (NORTH + "overrides = true\n" + SOUTH, "overrides: is a former key", "raise PTnnn or PGRST"),
     (SOUTH.replace('["south"]', "[]"), '[[databases]] "south", schemas: requests that name no schema need one here'),
-    (BOTH.replace("dsn", "default = true\ndsn"), "exactly one database owns what no rule names", "keep one"),
+    (BOTH.replace("dsn", "default = true\ndsn"), "exactly one database owns what no rule names", "write it first"),
     (BOTH.replace('["south"]', '["public"]'), '[[databases]] "south", schemas: public belongs to north'),
     (BOTH.replace('["south"]', '["public.eu"]'), "schemas: public.eu has a dot in its name", "rename it"),
     (BOTH.replace('"south"\nsch', '"north"\nsch'), "north is configured twice", "remove or rename one"),
