@@ -33,9 +33,9 @@ def make() -> str:
         "## Options of several commands",
         "A command that has one of these names it after *Also*. Parentheses have the default.",
         _list(row for name, row in shared.items() if name not in (*FILTERS, *TIMES)),
-        f"*The filters* are {', '.join(f'`{name}`' for name in FILTERS[:-1])}, and `--enforced` or `--observed`: only "
-        "refused writes, or only those that observe mode let pass. They are explained as [parameters of the "
-        f"API](http.md#common-parameters), and so are {', '.join(f'`{name}`' for name in TIMES)}.",
+        f"*The filters* are {', '.join(f'`{name}`' for name in FILTERS[:-1])}, and `--enforced` or `--observed`. These "
+        "two show only refused writes, or only those that observe mode let pass. The filters are explained as "
+        f"[parameters of the API](http.md#common-parameters), and so are {', '.join(f'`{name}`' for name in TIMES)}.",
         *(part for name, command in commands for part in _command(command, name, shared)),
     )
 
