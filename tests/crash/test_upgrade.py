@@ -233,7 +233,7 @@ def _all_is_well(guide: Guide, release: Release, fleet: Fleet, gateway: Gateway)
     verified = guide.run(VERIFY, release, url=address)
     assert verified.returncode == 0, verified.stdout + verified.stderr
     examined = guide.run(DOCTOR, release, config=fleet.config(gateway)).stdout
-    assert f"schema: fencing is at {NEXT_REVISION}, newer than this gateway's {CURRENT}" in examined
+    assert f"schema: The fencing schema is at {NEXT_REVISION}, newer than {CURRENT}" in examined
     assert '"event": "schema is newer"' in fleet.processes[gateway.port].said()
     assert [line for one in fleet.processes.values() for line in _errors(one)] == []
 

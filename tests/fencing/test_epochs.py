@@ -194,7 +194,7 @@ async def test_a_holder_of_the_new_epoch_was_quicker(world: World, name: str) ->
         return done.decision, done.fence
 
     database = Database(world.stage.dsn)
-    services = SimpleNamespace(database=database, barrier=barrier)
+    services = SimpleNamespace(database=database, barrier=barrier, keys=None)
     call = Call(Request({"type": "http", "state": {"viewer": known("admin")}}), cast("Services", services))
     await fences.start_epoch(call, resource, fences.EpochRequest(expected="900", reason="the issuer was restored"))
     await database.close()

@@ -346,7 +346,7 @@ async def test_a_gateway_without_a_journal_remembers_its_own_raises(stage: Stage
             refused = await stage.patch(4)
             assert (refused.status_code, refused.json()["code"]) == (503, "database-closed"), "a gateway that is new"
         stage.origin = remembering
-        opening = await app.open_database(stage.config(mode="off"), Events(), accept_loss=True)
+        opening = await app.open_database(stage.config(mode="off").default, Events(), accept_loss=True)
         assert (opening.fresh, opening.continues) == (True, False)
         assert (await stage.patch(4)).status_code == 204, "the operator has said so"
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing import headers as fencing_headers
 from gateway.fencing.token import Token
-from gateway.journal import protocol
+from gateway.journal import trust
 from tests.tables.raw_http import Answer, Watched, watched_gateway
 
 COLUMNS = {
@@ -365,7 +365,7 @@ def watched(postgres_server: EmbeddedPostgres) -> Iterator[Watched]:
         watched_gateway(postgres_server, TABLES + ROWS, tables=RULES) as watched,
     ):
         # Each example puts the fences back. A gateway would take that for a restored database, and close it.
-        patch.setattr(protocol, "contradicts", lambda *_: False)
+        patch.setattr(trust, "contradicts", lambda *_: False)
         yield watched
 
 
