@@ -422,6 +422,14 @@ def test_headers_in_the_query_of_a_presigned_request_are_headers() -> None:
     assert request.parameters == ()
 
 
+def test_a_checksum_in_the_query_was_computed_before_the_body_was_known() -> None:
+    """The JavaScript SDK presigns that of an empty one."""
+    request = presigned(b"x-amz-checksum-crc32=AAAAAA%3D%3D&x-amz-sdk-checksum-algorithm=CRC32&x-amz-acl=private")
+    received = [(b"x-amz-checksum-sha1", b"...")]
+    assert request.headers_of_body(received) == [*received, (b"x-amz-acl", b"private")]
+    assert request.headers == (("x-amz-acl", "private"),)
+
+
 def test_a_copy_can_be_presigned() -> None:
     request = presigned(b"x-amz-copy-source=bucket%2Fa%252Fb&x-amz-metadata-directive=REPLACE")
     assert request.operation is Operation.COPY_OBJECT

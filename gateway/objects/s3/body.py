@@ -43,14 +43,33 @@ class _Crc:
         return self._value.to_bytes(self._width, "big")
 
 
+class _XxHash:
+    """A checksum of which the library calls the end by another name, and takes only bytes."""
+
+    def __init__(self, create: Callable[[], crt.XXHash]) -> None:
+        self._state = create()
+
+    def update(self, data: bytes, /) -> None:
+        self._state.update(data)
+
+    def digest(self) -> bytes:
+        digest: bytes = self._state.finalize()
+        return digest
+
+
 class Algorithm(StrEnum):
     """S3's checksum algorithms, by the end of their header's name."""
 
     CRC32 = "crc32"
     CRC32C = "crc32c"
     CRC64NVME = "crc64nvme"
+    MD5 = "md5"
     SHA1 = "sha1"
     SHA256 = "sha256"
+    SHA512 = "sha512"
+    XXHASH128 = "xxhash128"
+    XXHASH3 = "xxhash3"
+    XXHASH64 = "xxhash64"
 
     @property
     def header(self) -> str:
@@ -62,8 +81,13 @@ _FACTORIES: dict[Algorithm, Callable[[], _Hash]] = {
     Algorithm.CRC32C: partial(_Crc, crt.crc32c, 4),
     Algorithm.CRC64NVME: partial(_Crc, crt.crc64nvme, 8),
     # As checksums they guard against accidents. The security of the connection does not depend on them.
+    Algorithm.MD5: partial(hashlib.md5, usedforsecurity=False),
     Algorithm.SHA1: partial(hashlib.sha1, usedforsecurity=False),
     Algorithm.SHA256: hashlib.sha256,
+    Algorithm.SHA512: hashlib.sha512,
+    Algorithm.XXHASH128: partial(_XxHash, crt.XXHash.new_xxhash3_128),
+    Algorithm.XXHASH3: partial(_XxHash, crt.XXHash.new_xxhash3_64),
+    Algorithm.XXHASH64: partial(_XxHash, crt.XXHash.new_xxhash64),
 }
 
 
@@ -218,7 +242,8 @@ MAX_LINE = 4096
 MAX_TRAILERS = 16
 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;chunk-signature=([0-9a-f]{64}))?")
-_TRAILER_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:[ \t]*([\x21-\x7e]*)[ \t]*")
+# minio-go ends each line of a trailer with a line feed more, as it is in the text that the signature covers.
+_TRAILER_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:[ \t]*([\x21-\x7e]*)[ \t]*\n?")
 _TRAILER_SIGNATURE = "x-amz-trailer-signature"
 
 

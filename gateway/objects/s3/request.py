@@ -134,7 +134,7 @@ _BOOKKEEPING = frozenset(
 )
 # S3 has one version. The AWS SDK for C++ names it in uploads, and with it PyArrow. Another one may mean anything.
 _API_VERSION = ("x-amz-api-version", "2006-03-01")
-_CHECKSUM = "x-amz-checksum-"
+_CHECKSUM, _SDK_ALGORITHM = "x-amz-checksum-", "x-amz-sdk-checksum-algorithm"
 _UNREADABLE = "a write to such an object could not be settled without its key"
 _REASONS = {
     "x-amz-mfa": "a code is good for the caller's own device, and the gateway signs with credentials of its own",
@@ -184,6 +184,10 @@ def _is_of_the_object(operation: Operation, name: str) -> bool:
     if operation is Operation.COMPLETE_MULTIPART_UPLOAD:
         return name.startswith(_CHECKSUM) and name != _ALGORITHM
     return operation in _WITH_METADATA and name.startswith(METADATA) and not is_own(name)
+
+
+def _is_checksum(name: str) -> bool:
+    return name.startswith((_CHECKSUM, _SDK_ALGORITHM))
 
 
 def _consumed(operation: Operation, name: str) -> bool:
@@ -336,6 +340,16 @@ class S3Request:
 
     def parameter(self, name: str) -> str | None:
         return next((value for given, value in self.parameters if given == name), None)
+
+    def headers_of_body(self, received: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Return the headers that were received, and those of the query, without checksums of anything but the body.
+
+        Those of a CompleteMultipartUpload are the object's. Those of a query were computed before the body was known,
+        mostly of an empty one; S3 ignores them.
+        """
+        of_object = self.operation is Operation.COMPLETE_MULTIPART_UPLOAD
+        kept = [pair for pair in received if not (of_object and _is_checksum(pair[0].decode("latin-1").lower()))]
+        return kept + [(name.encode(), value.encode()) for name, value in self.hoisted if not _is_checksum(name)]
 
 
 def classify(
