@@ -74,6 +74,13 @@ def test_a_store_could_take_an_empty_value_for_none(method: str, path: bytes, qu
         assert refusal_of_request(method, path, query)[:2] == ("InvalidArgument", 400)
 
 
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+@pytest.mark.parametrize("lock", ["legal-hold", "retention"])
+def test_an_empty_version_of_a_lock_is_the_current_one(method: str, lock: str) -> None:
+    request = classify(method, b"/bucket/k", f"{lock}&versionId=".encode(), [])
+    assert request.parameters == ((lock, ""),)
+
+
 def test_the_largest_part_number_and_the_longest_key() -> None:
     request = classify("PUT", b"/bucket/" + b"a" * 1024, b"uploadId=x&partNumber=10000", [])
     assert (request.parameter("partNumber"), request.parameter("uploadId")) == ("10000", "x")

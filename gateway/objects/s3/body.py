@@ -21,6 +21,12 @@ from awscrt import checksums as crt  # type: ignore[import-untyped]  # awscrt sh
 from gateway.errors import BodyTooLarge, StoreError
 
 _PREFIX = "x-amz-checksum-"
+# The words of S3, by which some clients know an error.
+_ONE_CHECKSUM = "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed."
+_INVALID_MD5 = "The Content-MD5 you specified is not valid."
+_MALFORMED = "The request contained trailing data that was not well-formed or did not conform to our published schema."
+_OTHER_LENGTH = "You did not provide the number of bytes specified by the Content-Length HTTP header"
+_TERMINATED = "The request body terminated unexpectedly"
 _NAMED = {"x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm"}
 
 
@@ -139,12 +145,12 @@ def declared(headers: Mapping[str, str]) -> Declared:
     (501) for an algorithm that is not known.
     """
     md5 = headers.get("content-md5")
-    content_md5 = None if md5 is None else _decoded("content-md5", md5, 16, "InvalidDigest")
+    content_md5 = None if md5 is None else _decoded(md5, 16, "InvalidDigest", _INVALID_MD5)
     in_header = [name for name in headers if name.startswith(_PREFIX) and name not in _NAMED]
     in_trailer = [name.strip().lower() for name in headers.get("x-amz-trailer", "").split(",") if name.strip()]
     named = in_header + in_trailer
     if len(named) > 1:
-        raise StoreError("InvalidRequest", 400, "Expecting a single x-amz-checksum- header or trailer.")
+        raise StoreError("InvalidRequest", 400, _ONE_CHECKSUM)
     algorithm = _algorithm(named[0]) if named else None
     _check_named(headers, algorithm)
     if algorithm is None or in_trailer:
@@ -164,24 +170,25 @@ def _algorithm(name: str) -> Algorithm:
 def _check_named(headers: Mapping[str, str], algorithm: Algorithm | None) -> None:
     """Refuse an algorithm that is named without its checksum: the client would rely on a check that is not made."""
     for name in _NAMED & headers.keys():
-        if algorithm is None or headers[name].lower() != algorithm.value:
-            raise StoreError(
-                "InvalidRequest", 400, f"{name} is there, but no x-amz-checksum- header or trailer of that algorithm."
-            )
+        if algorithm is None:
+            message = f"{name} specified, but no corresponding x-amz-checksum-* or x-amz-trailer headers were found."
+            raise StoreError("InvalidRequest", 400, message)
+        if headers[name].lower() != algorithm.value:
+            raise StoreError("InvalidRequest", 400, f"Value for {name} header is invalid.")
 
 
-def _value(algorithm: Algorithm, text: str) -> bytes:
+def _value(algorithm: Algorithm, text: str, where: str = "header") -> bytes:
     width = len(_FACTORIES[algorithm]().digest())
-    return _decoded(algorithm.header, text, width, "InvalidRequest")
+    return _decoded(text, width, "InvalidRequest", f"Value for {algorithm.header} {where} is invalid.")
 
 
-def _decoded(name: str, text: str, width: int, code: str) -> bytes:
+def _decoded(text: str, width: int, code: str, message: str) -> bytes:
     try:
         digest = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         digest = b""
     if len(digest) != width:
-        raise StoreError(code, 400, f"The value of {name} is not {width} bytes in base64.")
+        raise StoreError(code, 400, message, facts={"reason": f"It must be {width} bytes in base64."})
     return digest
 
 
@@ -230,7 +237,7 @@ class Verification:
         if algorithm is None or self._checksum is None:
             return ()
         if digest is None:
-            digest = _value(algorithm, trailers.get(algorithm.header, ""))
+            digest = _value(algorithm, trailers.get(algorithm.header, ""), "trailing header")
         if digest != self._checksum.digest():
             raise StoreError(
                 "BadDigest", 400, f"The {algorithm.name} you specified did not match the calculated checksum."
@@ -331,19 +338,19 @@ class Decoder:
     def _size(self, line: bytes) -> None:
         match = _SIZE_LINE.fullmatch(line)
         if match is None or (match[2] is None) != (self._signatures is None):
-            raise StoreError("InvalidChunkSizeError", 400, "A chunk of the body does not start as it must.")
+            raise _incomplete("A chunk of the body does not start as it must.")
         self._chunk_left = int(match[1], 16)
         if self._signatures is not None:
             self._chunk_signature = match[2].decode()
             self._chunk_hash = hashlib.sha256()
         if self._chunk_left > self._left:
-            raise _incomplete("The body is longer than x-amz-decoded-content-length says.")
+            raise _of_another_length("The body is longer than x-amz-decoded-content-length says.")
         self._left -= self._chunk_left
         self._state = _State.DATA if self._chunk_left else _State.TRAILER
         if not self._chunk_left:
             self._check_chunk()
             if self._left:
-                raise _incomplete("The body is shorter than x-amz-decoded-content-length says.")
+                raise _of_another_length("The body is shorter than x-amz-decoded-content-length says.")
 
     def _data(self, piece: bytes) -> None:
         self._chunk_left -= len(piece)
@@ -359,7 +366,7 @@ class Decoder:
 
     def _data_end(self, line: bytes) -> None:
         if line:
-            raise StoreError("InvalidChunkSizeError", 400, "A chunk of the body is longer than it says.")
+            raise _incomplete("A chunk of the body is longer than it says.")
         self._state = _State.SIZE
 
     def _trailer(self, line: bytes) -> None:
@@ -387,12 +394,16 @@ class Decoder:
         self._state = _State.DONE
 
 
-def _incomplete(message: str) -> StoreError:
-    return StoreError("IncompleteBody", 400, message)
+def _incomplete(reason: str) -> StoreError:
+    return StoreError("IncompleteBody", 400, _TERMINATED, facts={"reason": reason})
 
 
-def _malformed_trailer(message: str) -> StoreError:
-    return StoreError("MalformedTrailerError", 400, message)
+def _of_another_length(reason: str) -> StoreError:
+    return StoreError("IncompleteBody", 400, _OTHER_LENGTH, facts={"reason": reason})
+
+
+def _malformed_trailer(reason: str) -> StoreError:
+    return StoreError("MalformedTrailerError", 400, _MALFORMED, facts={"reason": reason})
 
 
 _DIGITS = frozenset("0123456789")
@@ -459,7 +470,7 @@ class Inspection:
         decoded = data if self._decoder is None else self._decoder.feed(data)
         self._left -= len(decoded)
         if self._left < 0:
-            raise StoreError("IncompleteBody", 400, "The body is longer than its Content-Length says.")
+            raise _of_another_length("The body is longer than its Content-Length says.")
         self._verification.update(decoded)
         return decoded
 
@@ -469,7 +480,7 @@ class Inspection:
         """
         trailers = {} if self._decoder is None else self._decoder.finish()
         if self._left:
-            raise StoreError("IncompleteBody", 400, "The body is shorter than its Content-Length says.")
+            raise _of_another_length("The body is shorter than its Content-Length says.")
         return self._verification.finish(trailers)
 
 

@@ -301,6 +301,16 @@ _NEVER_HOISTED = frozenset(name.lower() for name in _AUTHENTICATION)
 
 # Stores differ in whether an empty one of these is there: to some, PUT ?uploadId= is a PutObject.
 _NEED_A_VALUE = frozenset({"annotationName", "id", "list-type", "partNumber", "uploadId", "versionId"})
+_NO_VERSION = "Version id cannot be the empty string"
+# Here clients send an empty version for the current one. Other operations would read or delete another than was meant.
+_OF_LOCKS = frozenset(
+    {
+        Operation.GET_OBJECT_LEGAL_HOLD,
+        Operation.GET_OBJECT_RETENTION,
+        Operation.PUT_OBJECT_LEGAL_HOLD,
+        Operation.PUT_OBJECT_RETENTION,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +385,8 @@ def classify(
     level = Level.OBJECT if key else Level.BUCKET if bucket else Level.SERVICE
     copies = any(name.replace("_", "-").startswith(addressing.COPY_SOURCE) for name in named)
     operation = recognise(method, level, {name for name, _ in parameters}, copies=copies)
+    if operation in _OF_LOCKS:
+        parameters = tuple(pair for pair in parameters if pair != ("versionId", ""))
     _check_values(operation, dict(parameters))
     session = named.get("x-amz-security-token") if session is None else session
     carried = (*received, *((name.encode(), value.encode()) for name, value in hoisted))
@@ -459,7 +471,8 @@ def can_be_header(name: str, value: str) -> bool:
 def _check_values(operation: Operation, parameters: Mapping[str, str]) -> None:
     for name in sorted(_NEED_A_VALUE & parameters.keys()):
         if not parameters[name]:
-            raise StoreError("InvalidArgument", 400, f"The query parameter {name} has no value.")
+            message = _NO_VERSION if name == "versionId" else f"The query parameter {name} has no value."
+            raise StoreError("InvalidArgument", 400, message)
     if operation is Operation.LIST_OBJECTS_V2 and parameters["list-type"] != "2":
         raise not_implemented("ListObjects with this list-type")
     if "partNumber" in parameters and not _PART_NUMBER.fullmatch(parameters["partNumber"]):
