@@ -9,7 +9,7 @@ import binascii
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
@@ -141,8 +141,7 @@ class Proof:
 def declared(headers: Mapping[str, str]) -> Declared:
     """Read the declarations of a request, given its headers by lower-case name, each once.
 
-    Raises ``StoreError``: ``InvalidDigest`` or ``InvalidRequest`` (400) for what cannot be true, ``NotImplemented``
-    (501) for an algorithm that is not known.
+    Raises ``StoreError``: ``InvalidDigest`` or ``InvalidRequest`` (400) for what cannot be true or is not known.
     """
     md5 = headers.get("content-md5")
     content_md5 = None if md5 is None else _decoded(md5, 16, "InvalidDigest", _INVALID_MD5)
@@ -164,7 +163,32 @@ def _algorithm(name: str) -> Algorithm:
     try:
         return Algorithm(name.removeprefix(_PREFIX))
     except ValueError:
-        raise StoreError("NotImplemented", 501, f"The checksum {name[:64]!a} is not implemented.") from None
+        message = "The algorithm type you specified in x-amz-checksum- header is invalid."
+        raise StoreError("InvalidRequest", 400, message) from None
+
+
+def algorithm_named(name: str) -> Algorithm:
+    """Return the algorithm that x-amz-checksum-algorithm names. Raises ``StoreError`` 400 for an unknown one."""
+    try:
+        return Algorithm(name.lower())
+    except ValueError:
+        known = ", ".join(each.name for each in sorted(Algorithm))
+        message = f"Checksum algorithm provided is unsupported. Please try again with any of the valid types: [{known}]"
+        raise StoreError("InvalidRequest", 400, message) from None
+
+
+def checksum_header(algorithm: Algorithm, content: bytes) -> tuple[str, str]:
+    computed = _FACTORIES[algorithm]()
+    computed.update(content)
+    return algorithm.header, _encoded(computed.digest())
+
+
+def checksum_elements(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, str]]:
+    """Yield the checksums among the headers of an answer as elements of a document, as in ``ChecksumCRC32``."""
+    for name, value in headers:
+        end = name.decode("latin-1").lower().partition(_PREFIX)[2]
+        if end:
+            yield f"Checksum{end.title() if end == 'type' else end.upper()}", value.decode("latin-1")
 
 
 def _check_named(headers: Mapping[str, str], algorithm: Algorithm | None) -> None:
@@ -548,7 +572,8 @@ def _length(headers: Mapping[str, str], *, framed: bool) -> int:
 def length_of(name: str, value: str | None) -> int:
     """Return the length in the header ``name``. Raises ``StoreError``: 411 where there is none, else 400."""
     if value is None:
-        raise StoreError("MissingContentLength", 411, f"You must provide the {name} HTTP header.")
+        message = "You must provide the Content-Length HTTP header."
+        raise StoreError("MissingContentLength", 411, message, facts={"header": name})
     if not value or len(value) > 18 or not set(value) <= _DIGITS:
         raise StoreError("InvalidArgument", 400, f"The value of {name} is not a length.")
     return int(value)

@@ -277,9 +277,9 @@ def deleted(results: Iterable[tuple[ObjectToDelete, GatewayError | DeletedFacts]
     return _document("DeleteResult", "".join(elements))
 
 
-def copied(etag: str, modified: str) -> bytes:
-    """Return the answer to a CopyObject. ``modified`` is a time as S3 writes it."""
-    return _document("CopyObjectResult", _fields({"LastModified": modified, "ETag": f'"{etag}"'}))
+def copied(etag: str, modified: str, checksums: Iterable[tuple[str, str]] = ()) -> bytes:
+    """Return the answer to a CopyObject. ``modified`` is a time as S3 writes it, ``checksums`` by their elements."""
+    return _document("CopyObjectResult", _fields({"LastModified": modified, "ETag": f'"{etag}"', **dict(checksums)}))
 
 
 def initiated(bucket: str, key: str, upload_id: str) -> bytes:
