@@ -354,8 +354,8 @@ class S3Request:
     def headers_of_body(self, received: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """Return the headers that were received, and those of the query, without checksums of anything but the body.
 
-        The checksums of a CompleteMultipartUpload are the object's. A checksum in a query was computed before the body was
-        known, mostly of an empty one; S3 ignores it.
+        The checksums of a CompleteMultipartUpload are the object's. A checksum in a query was computed before the body
+        was known, mostly of an empty one; S3 ignores it.
         """
         of_object = self.operation is Operation.COMPLETE_MULTIPART_UPLOAD
         kept = [pair for pair in received if not (of_object and _is_checksum(pair[0].decode("latin-1").lower()))]
