@@ -15,7 +15,7 @@ from gateway.objects.put import Puts
 from gateway.objects.s3 import xml
 from gateway.objects.s3.addressing import CopySource, PartSource
 from gateway.objects.s3.answers import Applied, Uploaded, no_such_key, step_failure, unquoted
-from gateway.objects.s3.body import VerifiedBody
+from gateway.objects.s3.body import Algorithm, VerifiedBody, algorithm_named, checksum_elements, checksum_header
 from gateway.objects.s3.request import DESCRIPTION, METADATA, S3Request, is_own
 from gateway.objects.s3.xml import Part
 from gateway.objects.staging import Staging, part_size
@@ -35,6 +35,11 @@ class SourceObject:
     def version_id(self) -> str | None:
         return self.headers.get("x-amz-version-id")
 
+    @property
+    def checksum(self) -> Algorithm | None:
+        """The algorithm of the checksum that the store keeps of it."""
+        return next((each for each in Algorithm if each.header in self.headers), None)
+
     def description(self) -> TextHeaders:
         return [(name, value) for name, value in self.headers.items() if describes(name) and not is_own(name)]
 
@@ -50,7 +55,8 @@ class Sources:
 
     async def find(self, source: CopySource) -> SourceObject:
         """Return the source. Raises ``StoreError``: NoSuchKey, or 412 where it does not fulfil its conditions."""
-        response = await self._upstream.send("HEAD", source.raw_path, source.query, source.conditions)
+        asked = [*source.conditions, ("x-amz-checksum-mode", "ENABLED")]
+        response = await self._upstream.send("HEAD", source.raw_path, source.query, asked)
         async with response:
             if response.status in (304, 412):
                 raise StoreError(
@@ -69,8 +75,8 @@ class Sources:
                 return StoreError("NoSuchBucket", 404, "The specified bucket does not exist.")
         return no_such_key()
 
-    async def read(self, source: CopySource, found: SourceObject) -> VerifiedBody:
-        """Return the bytes of a small source that was found, if they are still the same."""
+    async def read(self, source: CopySource, found: SourceObject, checksum: Algorithm | None = None) -> VerifiedBody:
+        """Return the bytes of a small source that was found, if they are still the same, with a checksum of them."""
         response = await self._upstream.send("GET", source.raw_path, source.query, [("if-match", f'"{found.etag}"')])
         async with response:
             if response.status == 412:
@@ -80,7 +86,8 @@ class Sources:
         if response.status != 200 or len(content) != found.size:
             raise Unavailable("Nothing was written: the source of the copy could not be read.")
         md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        return VerifiedBody(content, md5, hashlib.sha256(content).hexdigest())
+        checksums = () if checksum is None else (checksum_header(checksum, content),)
+        return VerifiedBody(content, md5, hashlib.sha256(content).hexdigest(), checksums)
 
     async def tags(self, source: CopySource) -> TextHeaders:
         tags = await self._upstream.tagging((source.bucket, source.raw_key), source.version_id)
@@ -112,6 +119,8 @@ class Copies:
         request = exchange.request
         source = request.source
         assert source is not None
+        named = next((value for name, value in request.headers if name == "x-amz-checksum-algorithm"), None)
+        checksum = None if named is None else algorithm_named(named)
         write = await self._writes.prepare(exchange)
         _refuse_in_place(request, source)
         await self._writes.refuse_if_stale(write)
@@ -120,7 +129,7 @@ class Copies:
         headers = await self._headers(request, source, found)
         if found.size <= self._puts.threshold:
             async with self._puts.memory.held(twice(found.size)):
-                body = await self._sources.read(source, found)
+                body = await self._sources.read(source, found, checksum or found.checksum)
                 write = write.with_body(body.size, body.sha256)
                 stored = await self._puts.put_from_memory(write, profile, body, headers, request.condition)
         else:
@@ -130,7 +139,8 @@ class Copies:
             )
             write = write.with_body(found.size, None)
             stored = await self._puts.complete(write, profile, staged, request.condition)
-        document = xml.copied(stored.applied.etag or "", _text(self._upstream.store_time))
+        modified = _text(self._upstream.store_time)
+        document = xml.copied(stored.applied.etag or "", modified, checksum_elements(stored.applied.headers))
         applied = stored.applied if found.version_id is None else _from_version(stored.applied, found.version_id)
         await exchange.response.stored(applied, write.target.resource, stored.fence, document=document)
 

@@ -308,7 +308,7 @@ class Exchange:
     def incoming(self, max_size: int | None = None) -> WriteBody:
         """Return the body, not asked for yet. Raises ``BodyTooLarge``, or ``StoreError`` for a contradictory head."""
         size = self.max_body if max_size is None else min(max_size, self.max_body)
-        headers = [*self.head.headers, *((name.encode(), value.encode()) for name, value in self.request.hoisted)]
+        headers = self.request.headers_of_body(self.head.headers)
         signature = self.signature
         inspection = Inspection(headers, sha256=signature.sha256, signatures=signature.chunks, max_size=size)
         return WriteBody(self.body, inspection, CaptureBuffer(self.capture, media_type_of(headers)))

@@ -1,5 +1,6 @@
 """Multipart uploads by clients. Parts are staged; the completion is the fenced write."""
 
+from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 
 from gateway.db import uploads
@@ -56,7 +57,8 @@ class Uploads:
         upload_id, number = _addressed(exchange)
         write = await self._pending_write(exchange, upload_id, exchange.capture_start)
         incoming = exchange.incoming()
-        async with self._memory.held(twice(min(incoming.length, self._threshold) if incoming.trailing else 0)):
+        small = incoming.length <= self._threshold
+        async with self._memory.held((twice(incoming.length) if small else incoming.length) * incoming.trailing):
             uploaded = await self._forward((write.place, upload_id, number), incoming, exchange.request.headers)
         if not isinstance(uploaded, Uploaded):
             raise step_failure(uploaded)
@@ -67,14 +69,19 @@ class Uploads:
     ) -> Uploaded | Failure:
         """Store a part as it arrives. A part that is not proven never becomes whole.
 
-        A checksum in the client's head goes with it. A checksum in the trailer would be known too late. Such a part is
-        read into memory first, up to the threshold; a larger one goes without. Raises what ``WriteBody.chunks`` raises.
+        A checksum in the client's head goes with it. A checksum in the trailer would be known too late. So such a part
+        is read into memory first. One that is larger than its caller's share goes without. Raises what
+        ``WriteBody.chunks`` raises.
         """
         # An empty body has no last piece to hold back.
         if incoming.length == 0 or (incoming.trailing and incoming.length <= self._threshold):
             body = await incoming.whole()
             return await self._upstream.upload_part(*part, body.content, [*headers, *body.headers])
         async with aclosing(incoming.chunks()) as chunks:
+            if incoming.trailing and incoming.length <= self._memory.most():
+                pieces = [piece async for piece in chunks]
+                stream = BodyStream(_each(pieces), incoming.length)
+                return await self._upstream.upload_part(*part, stream, [*headers, *incoming.proof.headers])
             stream = BodyStream(chunks, incoming.length)
             return await self._upstream.upload_part(*part, stream, [*headers, *incoming.checksum_headers])
 
@@ -168,6 +175,11 @@ class Uploads:
         if fence is not None:
             await self._writes.refuse_if_stale(write, fence)
         return write, upload
+
+
+async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
 
 
 def _addressed(exchange: Exchange) -> tuple[str, int]:

@@ -1,10 +1,13 @@
 """CopyObject: small objects through memory, large ones inside the store, and both as fenced writes."""
 
+import hashlib
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from tests.doubles.s3.objects import Checksum
 from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage, entomb, module_stage, store
 from tests.tiers import first
@@ -102,6 +105,23 @@ async def test_metadata_and_tags_can_be_replaced(shared: Stage, key: str, size: 
     assert (stored.tags, stored.metadata["colour"]) == ({"x": "y"}, "red")
     await call(s3.copy_object, **named(key), TaggingDirective="REPLACE")
     assert shared.double.objects("bucket")[key].content.tags == {}
+
+
+class TestChecksum:
+    @pytest.mark.parametrize(("named_for_it", "expected"), [({}, "sha1"), ({"ChecksumAlgorithm": "SHA256"}, "sha256")])
+    async def test_a_small_copy_keeps_that_of_its_source_or_has_the_one_asked_for(
+        self, shared: Stage, key: str, named_for_it: dict[str, Any], expected: str
+    ) -> None:
+        s3 = connect(shared.origin, "34")
+        await call(s3.put_object, Key=f"{key}/a source+ä?", Body=b"hello", ChecksumAlgorithm="SHA1")
+        copied = (await call(s3.copy_object, **named(key), **named_for_it))["CopyObjectResult"]
+        value = b64encode(hashlib.new(expected, b"hello").digest()).decode()
+        assert copied[f"Checksum{expected.upper()}"] == value
+        assert shared.double.objects("bucket")[key].content.checksum == Checksum(expected, value)
+
+    async def test_an_unknown_one_is_refused(self, shared: Stage, key: str) -> None:
+        s3 = connect(shared.origin, "34")
+        assert await outcome(s3.copy_object, **named(key), ChecksumAlgorithm="ADLER32") == (400, "InvalidRequest")
 
 
 class TestOntoItself:

@@ -74,6 +74,13 @@ def test_a_store_could_take_an_empty_value_for_none(method: str, path: bytes, qu
         assert refusal_of_request(method, path, query)[:2] == ("InvalidArgument", 400)
 
 
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+@pytest.mark.parametrize("lock", ["legal-hold", "retention"])
+def test_an_empty_version_of_a_lock_is_the_current_one(method: str, lock: str) -> None:
+    request = classify(method, b"/bucket/k", f"{lock}&versionId=".encode(), [])
+    assert request.parameters == ((lock, ""),)
+
+
 def test_the_largest_part_number_and_the_longest_key() -> None:
     request = classify("PUT", b"/bucket/" + b"a" * 1024, b"uploadId=x&partNumber=10000", [])
     assert (request.parameter("partNumber"), request.parameter("uploadId")) == ("10000", "x")
@@ -420,6 +427,14 @@ def test_headers_in_the_query_of_a_presigned_request_are_headers() -> None:
     assert dict(request.hoisted)["x-amz-checksum-crc32"] == "AAAAAA=="
     assert request.condition == WriteCondition(Expect.ABSENT)
     assert request.parameters == ()
+
+
+def test_a_checksum_in_the_query_was_computed_before_the_body_was_known() -> None:
+    """The JavaScript SDK presigns that of an empty one."""
+    request = presigned(b"x-amz-checksum-crc32=AAAAAA%3D%3D&x-amz-sdk-checksum-algorithm=CRC32&x-amz-acl=private")
+    received = [(b"x-amz-checksum-sha1", b"...")]
+    assert request.headers_of_body(received) == [*received, (b"x-amz-acl", b"private")]
+    assert request.headers == (("x-amz-acl", "private"),)
 
 
 def test_a_copy_can_be_presigned() -> None:

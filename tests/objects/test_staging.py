@@ -134,6 +134,7 @@ class TestPartsOfClients:
         reply = await ask(shared.origin, form(shared, await part_of(shared, key), bytes(size)))
         assert (reply.status, reply.headers["etag"]) == (200, f'"{hashlib.md5(bytes(size)).hexdigest()}"')
         assert [part.body for part in shared.uploads(key)[0].parts.values()] == [bytes(size)]
+        assert ("x-amz-checksum-crc32" in reply.headers) == (form is trailing), "a store may insist on the checksum"
 
     @pytest.mark.parametrize(("form", "size"), [(false_trailer, 9_000_000), (false_trailer, 5), (false, 9_000_000)])
     async def test_a_part_that_does_not_match_its_head_is_not_stored(

@@ -1,13 +1,20 @@
 """Multipart uploads by clients: parts are staged, and the completion is the fenced write."""
 
+import hashlib
+import zlib
+from base64 import b64encode
+from io import BytesIO
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from boto3.s3.transfer import TransferConfig
 from mypy_boto3_s3 import S3Client
 
+from gateway.objects.s3.xml import Part, complete
 from tests.objects.clients import body_of, call, connect, opened, outcome
 from tests.objects.object_gateway import WRITER, Stage, entomb, module_stage, store
+from tests.objects.raw import head, send
 from tests.tiers import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -210,6 +217,56 @@ class TestParts:
         named = {"Key": key, "UploadId": upload_id, "PartNumber": 1, "CopySource": f"{bucket}/{key}-source"}
         assert await outcome(s3.upload_part_copy, **named) == (404, code)
         assert shared.written(since) == []
+
+
+def crc32(body: bytes) -> str:
+    return b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
+
+
+class TestChecksumOfTheObject:
+    """The header beside a completion is about the object. The store checks it."""
+
+    @pytest.mark.parametrize(
+        ("kind", "value"),
+        [
+            ("COMPOSITE", crc32(zlib.crc32(b"hello").to_bytes(4, "big"))),
+            ("COMPOSITE", crc32(zlib.crc32(b"hello").to_bytes(4, "big")) + "-1"),
+            ("FULL_OBJECT", crc32(b"hello")),
+        ],
+    )
+    async def test_in_each_of_its_forms(self, shared: Stage, key: str, kind: Any, value: str) -> None:
+        s3 = connect(shared.origin, "34")
+        completion = await opened(s3, key, [b"hello"], ChecksumAlgorithm="CRC32", ChecksumType=kind)
+        named = {"ChecksumType": kind} if kind == "FULL_OBJECT" else {}
+        wrong = {**completion, **named, "ChecksumCRC32": crc32(b"other")}
+        assert await outcome(s3.complete_multipart_upload, **wrong) == (400, "BadDigest")
+        assert shared.body(key) is None
+        done = await call(s3.complete_multipart_upload, **completion, **named, ChecksumCRC32=value)
+        assert done["ChecksumCRC32"].removesuffix("-1") == value.removesuffix("-1")
+
+    async def test_from_the_transfer_manager_of_boto3(self, shared: Stage, key: str) -> None:
+        body = b"x" * 6 * MEBIBYTE
+        told = {"ChecksumCRC32": crc32(body), "ChecksumType": "FULL_OBJECT"}
+        small = TransferConfig(multipart_threshold=1, multipart_chunksize=5 * MEBIBYTE)
+        await call(
+            connect(shared.origin, "34").upload_fileobj, Fileobj=BytesIO(body), Key=key, ExtraArgs=told, Config=small
+        )
+        assert (await call(shared.beside().head_object, Key=key, ChecksumMode="ENABLED"))["ChecksumCRC32"] == crc32(
+            body
+        )
+
+    async def test_the_document_has_one_of_its_own(self, shared: Stage, key: str) -> None:
+        completion = await opened(connect(shared.origin, "34"), key)
+        target = f"/bucket/{key}?uploadId={completion['UploadId']}"
+        document = complete(
+            [Part(part["PartNumber"], part["ETag"].strip('"')) for part in completion["MultipartUpload"]["Parts"]]
+        )
+        for md5, expected in ((b"", "BadDigest"), (document, "")):
+            digest = b64encode(hashlib.md5(md5).digest()).decode()
+            headers = [("fencing-token", "34"), ("content-md5", digest), ("content-length", str(len(document)))]
+            reply = await send(shared.origin, head(shared.origin, "POST", target, headers) + document)
+            assert reply is not None
+            assert reply.code == expected
 
 
 class TestConditions:

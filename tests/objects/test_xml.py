@@ -245,7 +245,7 @@ class TestAnswers:
 
 @both
 def test_a_document_has_a_limit_of_tags(read: Any, document: str) -> None:
-    filling = "<a/>" * 250_000
+    filling = "<a/>" * 300_000
     with pytest.raises(StoreError) as caught:
         read(document.replace("</", f"{filling}</", 1).encode())
     assert caught.value.s3_code == "MalformedXML"

@@ -9,7 +9,7 @@ import binascii
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
@@ -21,6 +21,12 @@ from awscrt import checksums as crt  # type: ignore[import-untyped]  # awscrt sh
 from gateway.errors import BodyTooLarge, StoreError
 
 _PREFIX = "x-amz-checksum-"
+# The words of S3, by which some clients know an error.
+_ONE_CHECKSUM = "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed."
+_INVALID_MD5 = "The Content-MD5 you specified is not valid."
+_MALFORMED = "The request contained trailing data that was not well-formed or did not conform to our published schema."
+_OTHER_LENGTH = "You did not provide the number of bytes specified by the Content-Length HTTP header"
+_TERMINATED = "The request body terminated unexpectedly"
 _NAMED = {"x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm"}
 
 
@@ -43,14 +49,33 @@ class _Crc:
         return self._value.to_bytes(self._width, "big")
 
 
+class _XxHash:
+    """A checksum of which the library calls the end by another name, and takes only bytes."""
+
+    def __init__(self, create: Callable[[], crt.XXHash]) -> None:
+        self._state = create()
+
+    def update(self, data: bytes, /) -> None:
+        self._state.update(data)
+
+    def digest(self) -> bytes:
+        digest: bytes = self._state.finalize()
+        return digest
+
+
 class Algorithm(StrEnum):
     """S3's checksum algorithms, by the end of their header's name."""
 
     CRC32 = "crc32"
     CRC32C = "crc32c"
     CRC64NVME = "crc64nvme"
+    MD5 = "md5"
     SHA1 = "sha1"
     SHA256 = "sha256"
+    SHA512 = "sha512"
+    XXHASH128 = "xxhash128"
+    XXHASH3 = "xxhash3"
+    XXHASH64 = "xxhash64"
 
     @property
     def header(self) -> str:
@@ -62,8 +87,13 @@ _FACTORIES: dict[Algorithm, Callable[[], _Hash]] = {
     Algorithm.CRC32C: partial(_Crc, crt.crc32c, 4),
     Algorithm.CRC64NVME: partial(_Crc, crt.crc64nvme, 8),
     # As checksums they guard against accidents. The security of the connection does not depend on them.
+    Algorithm.MD5: partial(hashlib.md5, usedforsecurity=False),
     Algorithm.SHA1: partial(hashlib.sha1, usedforsecurity=False),
     Algorithm.SHA256: hashlib.sha256,
+    Algorithm.SHA512: hashlib.sha512,
+    Algorithm.XXHASH128: partial(_XxHash, crt.XXHash.new_xxhash3_128),
+    Algorithm.XXHASH3: partial(_XxHash, crt.XXHash.new_xxhash3_64),
+    Algorithm.XXHASH64: partial(_XxHash, crt.XXHash.new_xxhash64),
 }
 
 
@@ -111,16 +141,15 @@ class Proof:
 def declared(headers: Mapping[str, str]) -> Declared:
     """Read the declarations of a request, given its headers by lower-case name, each once.
 
-    Raises ``StoreError``: ``InvalidDigest`` or ``InvalidRequest`` (400) for what cannot be true, ``NotImplemented``
-    (501) for an algorithm that is not known.
+    Raises ``StoreError``: ``InvalidDigest`` or ``InvalidRequest`` (400) for what cannot be true or is not known.
     """
     md5 = headers.get("content-md5")
-    content_md5 = None if md5 is None else _decoded("content-md5", md5, 16, "InvalidDigest")
+    content_md5 = None if md5 is None else _decoded(md5, 16, "InvalidDigest", _INVALID_MD5)
     in_header = [name for name in headers if name.startswith(_PREFIX) and name not in _NAMED]
     in_trailer = [name.strip().lower() for name in headers.get("x-amz-trailer", "").split(",") if name.strip()]
     named = in_header + in_trailer
     if len(named) > 1:
-        raise StoreError("InvalidRequest", 400, "Expecting a single x-amz-checksum- header or trailer.")
+        raise StoreError("InvalidRequest", 400, _ONE_CHECKSUM)
     algorithm = _algorithm(named[0]) if named else None
     _check_named(headers, algorithm)
     if algorithm is None or in_trailer:
@@ -134,30 +163,56 @@ def _algorithm(name: str) -> Algorithm:
     try:
         return Algorithm(name.removeprefix(_PREFIX))
     except ValueError:
-        raise StoreError("NotImplemented", 501, f"The checksum {name[:64]!a} is not implemented.") from None
+        message = "The algorithm type you specified in x-amz-checksum- header is invalid."
+        raise StoreError("InvalidRequest", 400, message) from None
+
+
+def algorithm_named(name: str) -> Algorithm:
+    """Return the algorithm that x-amz-checksum-algorithm names. Raises ``StoreError`` 400 for an unknown one."""
+    try:
+        return Algorithm(name.lower())
+    except ValueError:
+        known = ", ".join(each.name for each in sorted(Algorithm))
+        message = f"Checksum algorithm provided is unsupported. Please try again with any of the valid types: [{known}]"
+        raise StoreError("InvalidRequest", 400, message) from None
+
+
+def checksum_header(algorithm: Algorithm, content: bytes) -> tuple[str, str]:
+    computed = _FACTORIES[algorithm]()
+    computed.update(content)
+    return algorithm.header, _encoded(computed.digest())
+
+
+def checksum_elements(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, str]]:
+    """Yield the checksums among the headers of an answer as elements of a document, as in ``ChecksumCRC32``."""
+    for name, value in headers:
+        end = name.decode("latin-1").lower().partition(_PREFIX)[2]
+        if end:
+            yield f"Checksum{end.title() if end == 'type' else end.upper()}", value.decode("latin-1")
 
 
 def _check_named(headers: Mapping[str, str], algorithm: Algorithm | None) -> None:
     """Refuse an algorithm that is named without its checksum: the client would rely on a check that is not made."""
     for name in _NAMED & headers.keys():
-        if algorithm is None or headers[name].lower() != algorithm.value:
-            raise StoreError(
-                "InvalidRequest", 400, f"{name} is there, but no x-amz-checksum- header or trailer of that algorithm."
-            )
+        if algorithm is None:
+            message = f"{name} specified, but no corresponding x-amz-checksum-* or x-amz-trailer headers were found."
+            raise StoreError("InvalidRequest", 400, message)
+        if headers[name].lower() != algorithm.value:
+            raise StoreError("InvalidRequest", 400, f"Value for {name} header is invalid.")
 
 
-def _value(algorithm: Algorithm, text: str) -> bytes:
+def _value(algorithm: Algorithm, text: str, where: str = "header") -> bytes:
     width = len(_FACTORIES[algorithm]().digest())
-    return _decoded(algorithm.header, text, width, "InvalidRequest")
+    return _decoded(text, width, "InvalidRequest", f"Value for {algorithm.header} {where} is invalid.")
 
 
-def _decoded(name: str, text: str, width: int, code: str) -> bytes:
+def _decoded(text: str, width: int, code: str, message: str) -> bytes:
     try:
         digest = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         digest = b""
     if len(digest) != width:
-        raise StoreError(code, 400, f"The value of {name} is not {width} bytes in base64.")
+        raise StoreError(code, 400, message, facts={"reason": f"It must be {width} bytes in base64."})
     return digest
 
 
@@ -206,7 +261,7 @@ class Verification:
         if algorithm is None or self._checksum is None:
             return ()
         if digest is None:
-            digest = _value(algorithm, trailers.get(algorithm.header, ""))
+            digest = _value(algorithm, trailers.get(algorithm.header, ""), "trailing header")
         if digest != self._checksum.digest():
             raise StoreError(
                 "BadDigest", 400, f"The {algorithm.name} you specified did not match the calculated checksum."
@@ -218,7 +273,8 @@ MAX_LINE = 4096
 MAX_TRAILERS = 16
 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;chunk-signature=([0-9a-f]{64}))?")
-_TRAILER_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:[ \t]*([\x21-\x7e]*)[ \t]*")
+# minio-go ends each line of a trailer with a line feed more, as it is in the text that the signature covers.
+_TRAILER_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:[ \t]*([\x21-\x7e]*)[ \t]*\n?")
 _TRAILER_SIGNATURE = "x-amz-trailer-signature"
 
 
@@ -306,19 +362,19 @@ class Decoder:
     def _size(self, line: bytes) -> None:
         match = _SIZE_LINE.fullmatch(line)
         if match is None or (match[2] is None) != (self._signatures is None):
-            raise StoreError("InvalidChunkSizeError", 400, "A chunk of the body does not start as it must.")
+            raise _incomplete("A chunk of the body does not start as it must.")
         self._chunk_left = int(match[1], 16)
         if self._signatures is not None:
             self._chunk_signature = match[2].decode()
             self._chunk_hash = hashlib.sha256()
         if self._chunk_left > self._left:
-            raise _incomplete("The body is longer than x-amz-decoded-content-length says.")
+            raise _of_another_length("The body is longer than x-amz-decoded-content-length says.")
         self._left -= self._chunk_left
         self._state = _State.DATA if self._chunk_left else _State.TRAILER
         if not self._chunk_left:
             self._check_chunk()
             if self._left:
-                raise _incomplete("The body is shorter than x-amz-decoded-content-length says.")
+                raise _of_another_length("The body is shorter than x-amz-decoded-content-length says.")
 
     def _data(self, piece: bytes) -> None:
         self._chunk_left -= len(piece)
@@ -334,7 +390,7 @@ class Decoder:
 
     def _data_end(self, line: bytes) -> None:
         if line:
-            raise StoreError("InvalidChunkSizeError", 400, "A chunk of the body is longer than it says.")
+            raise _incomplete("A chunk of the body is longer than it says.")
         self._state = _State.SIZE
 
     def _trailer(self, line: bytes) -> None:
@@ -362,12 +418,16 @@ class Decoder:
         self._state = _State.DONE
 
 
-def _incomplete(message: str) -> StoreError:
-    return StoreError("IncompleteBody", 400, message)
+def _incomplete(reason: str) -> StoreError:
+    return StoreError("IncompleteBody", 400, _TERMINATED, facts={"reason": reason})
 
 
-def _malformed_trailer(message: str) -> StoreError:
-    return StoreError("MalformedTrailerError", 400, message)
+def _of_another_length(reason: str) -> StoreError:
+    return StoreError("IncompleteBody", 400, _OTHER_LENGTH, facts={"reason": reason})
+
+
+def _malformed_trailer(reason: str) -> StoreError:
+    return StoreError("MalformedTrailerError", 400, _MALFORMED, facts={"reason": reason})
 
 
 _DIGITS = frozenset("0123456789")
@@ -434,7 +494,7 @@ class Inspection:
         decoded = data if self._decoder is None else self._decoder.feed(data)
         self._left -= len(decoded)
         if self._left < 0:
-            raise StoreError("IncompleteBody", 400, "The body is longer than its Content-Length says.")
+            raise _of_another_length("The body is longer than its Content-Length says.")
         self._verification.update(decoded)
         return decoded
 
@@ -444,7 +504,7 @@ class Inspection:
         """
         trailers = {} if self._decoder is None else self._decoder.finish()
         if self._left:
-            raise StoreError("IncompleteBody", 400, "The body is shorter than its Content-Length says.")
+            raise _of_another_length("The body is shorter than its Content-Length says.")
         return self._verification.finish(trailers)
 
 
@@ -512,7 +572,8 @@ def _length(headers: Mapping[str, str], *, framed: bool) -> int:
 def length_of(name: str, value: str | None) -> int:
     """Return the length in the header ``name``. Raises ``StoreError``: 411 where there is none, else 400."""
     if value is None:
-        raise StoreError("MissingContentLength", 411, f"You must provide the {name} HTTP header.")
+        message = "You must provide the Content-Length HTTP header."
+        raise StoreError("MissingContentLength", 411, message, facts={"header": name})
     if not value or len(value) > 18 or not set(value) <= _DIGITS:
         raise StoreError("InvalidArgument", 400, f"The value of {name} is not a length.")
     return int(value)

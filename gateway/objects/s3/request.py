@@ -134,7 +134,7 @@ _BOOKKEEPING = frozenset(
 )
 # S3 has one version. The AWS SDK for C++ names it in uploads, and with it PyArrow. Another one may mean anything.
 _API_VERSION = ("x-amz-api-version", "2006-03-01")
-_CHECKSUM = "x-amz-checksum-"
+_CHECKSUM, _SDK_ALGORITHM = "x-amz-checksum-", "x-amz-sdk-checksum-algorithm"
 _UNREADABLE = "a write to such an object could not be settled without its key"
 _REASONS = {
     "x-amz-mfa": "a code is good for the caller's own device, and the gateway signs with credentials of its own",
@@ -184,6 +184,10 @@ def _is_of_the_object(operation: Operation, name: str) -> bool:
     if operation is Operation.COMPLETE_MULTIPART_UPLOAD:
         return name.startswith(_CHECKSUM) and name != _ALGORITHM
     return operation in _WITH_METADATA and name.startswith(METADATA) and not is_own(name)
+
+
+def _is_checksum(name: str) -> bool:
+    return name.startswith((_CHECKSUM, _SDK_ALGORITHM))
 
 
 def _consumed(operation: Operation, name: str) -> bool:
@@ -297,6 +301,16 @@ _NEVER_HOISTED = frozenset(name.lower() for name in _AUTHENTICATION)
 
 # Stores differ in whether an empty one of these is there: to some, PUT ?uploadId= is a PutObject.
 _NEED_A_VALUE = frozenset({"annotationName", "id", "list-type", "partNumber", "uploadId", "versionId"})
+_NO_VERSION = "Version id cannot be the empty string"
+# Here clients send an empty version for the current one. Other operations would read or delete another than was meant.
+_OF_LOCKS = frozenset(
+    {
+        Operation.GET_OBJECT_LEGAL_HOLD,
+        Operation.GET_OBJECT_RETENTION,
+        Operation.PUT_OBJECT_LEGAL_HOLD,
+        Operation.PUT_OBJECT_RETENTION,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +351,16 @@ class S3Request:
     def parameter(self, name: str) -> str | None:
         return next((value for given, value in self.parameters if given == name), None)
 
+    def headers_of_body(self, received: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Return the headers that were received, and those of the query, without checksums of anything but the body.
+
+        The checksums of a CompleteMultipartUpload are the object's. A checksum in a query was computed before the body
+        was known, mostly of an empty one; S3 ignores it.
+        """
+        of_object = self.operation is Operation.COMPLETE_MULTIPART_UPLOAD
+        kept = [pair for pair in received if not (of_object and _is_checksum(pair[0].decode("latin-1").lower()))]
+        return kept + [(name.encode(), value.encode()) for name, value in self.hoisted if not _is_checksum(name)]
+
 
 def classify(
     method: str,
@@ -361,6 +385,8 @@ def classify(
     level = Level.OBJECT if key else Level.BUCKET if bucket else Level.SERVICE
     copies = any(name.replace("_", "-").startswith(addressing.COPY_SOURCE) for name in named)
     operation = recognise(method, level, {name for name, _ in parameters}, copies=copies)
+    if operation in _OF_LOCKS:
+        parameters = tuple(pair for pair in parameters if pair != ("versionId", ""))
     _check_values(operation, dict(parameters))
     session = named.get("x-amz-security-token") if session is None else session
     carried = (*received, *((name.encode(), value.encode()) for name, value in hoisted))
@@ -445,7 +471,8 @@ def can_be_header(name: str, value: str) -> bool:
 def _check_values(operation: Operation, parameters: Mapping[str, str]) -> None:
     for name in sorted(_NEED_A_VALUE & parameters.keys()):
         if not parameters[name]:
-            raise StoreError("InvalidArgument", 400, f"The query parameter {name} has no value.")
+            message = _NO_VERSION if name == "versionId" else f"The query parameter {name} has no value."
+            raise StoreError("InvalidArgument", 400, message)
     if operation is Operation.LIST_OBJECTS_V2 and parameters["list-type"] != "2":
         raise not_implemented("ListObjects with this list-type")
     if "partNumber" in parameters and not _PART_NUMBER.fullmatch(parameters["partNumber"]):

@@ -13,6 +13,7 @@ from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
 from gateway.errors import GatewayError, StoreError
+from gateway.objects.s3.body import Algorithm
 
 MAX_ERROR_BYTES = 64 * 1024
 
@@ -166,11 +167,11 @@ MAX_KEYS = 1000
 MAX_PARTS = 10_000
 MAX_DOCUMENT = 4 * 1024 * 1024
 """Bytes that a document in a request may have: ten thousand parts with checksums, or a thousand of the longest keys."""
-_TAGS_OF_A_KEY, _TAGS_OF_A_PART = 24, 20
+_TAGS_OF_A_KEY, _TAGS_OF_A_PART = 24, 26
 """Start and end tags, each of which costs a few microseconds to read. A part has a checksum of each kind at most."""
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
-_CHECKSUMS = frozenset({"ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA1", "ChecksumSHA256"})
+_CHECKSUMS = frozenset(f"Checksum{each.name}" for each in Algorithm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,9 +277,9 @@ def deleted(results: Iterable[tuple[ObjectToDelete, GatewayError | DeletedFacts]
     return _document("DeleteResult", "".join(elements))
 
 
-def copied(etag: str, modified: str) -> bytes:
-    """Return the answer to a CopyObject. ``modified`` is a time as S3 writes it."""
-    return _document("CopyObjectResult", _fields({"LastModified": modified, "ETag": f'"{etag}"'}))
+def copied(etag: str, modified: str, checksums: Iterable[tuple[str, str]] = ()) -> bytes:
+    """Return the answer to a CopyObject. ``modified`` is a time as S3 writes it, ``checksums`` by their elements."""
+    return _document("CopyObjectResult", _fields({"LastModified": modified, "ETag": f'"{etag}"', **dict(checksums)}))
 
 
 def initiated(bucket: str, key: str, upload_id: str) -> bytes:

@@ -53,10 +53,8 @@ const deedsOf = ({ endpoint, bucket, prefix, file }, answer) => {
       await remove("a b+c.txt", "stream");
     },
     presign: async () => {
-      // Otherwise the URL says that the body, which is not known yet, has the checksum of an empty one.
-      const plain = new S3Client({ ...options, requestChecksumCalculation: "WHEN_REQUIRED" });
       for (const command of [PutObjectCommand, GetObjectCommand, DeleteObjectCommand])
-        answer.urls.push(await getSignedUrl(plain, new command(at("k")), { expiresIn: 600 }));
+        answer.urls.push(await getSignedUrl(s3, new command(at("k")), { expiresIn: 600 }));
     },
     put: () => put("there", "zombie"),
     putOnCondition: () => put("new", "zombie", { IfNoneMatch: "*" }),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from operator import attrgetter
 from xml.etree.ElementTree import Element
 
@@ -20,9 +21,9 @@ from tests.doubles.s3.messages import (
     parse,
     xml,
 )
-from tests.doubles.s3.objects import DEFAULT_CHECKSUM, Body, Checksum, verify_digests
+from tests.doubles.s3.objects import DEFAULT_CHECKSUM, Body, Checksum, claimed_checksum, verify_digests
 from tests.doubles.s3.operations import S3Error
-from tests.doubles.s3.state import Part, Store, Upload
+from tests.doubles.s3.state import Part, Store, Upload, assemble
 from tests.doubles.s3.writing import properties_of, source_headers, source_of, version_headers
 
 _MAXIMUM_PARTS = 10_000
@@ -71,6 +72,7 @@ def complete_upload(store: Store, request: Request) -> Answer:
     bucket, key = request.head.target
     upload = _upload(store, request)
     chosen = _chosen_parts(upload, request.body.data)
+    _check_object_checksum(upload, chosen, request.head.headers)
     stored = store.complete(bucket, key, upload.upload_id, chosen, request.condition, request.origin)
     checksum = stored.content.checksum
     return xml(
@@ -180,6 +182,21 @@ def _chosen_parts(upload: Upload, body: bytes) -> list[tuple[int, str]]:
 def _check_part_checksum(entry: Element, checksum: Checksum) -> None:
     if child_text(entry, checksum.element) not in ("", checksum.value):
         raise S3Error("InvalidPart", "The checksum is not that of the part.")
+
+
+def _check_object_checksum(upload: Upload, chosen: list[tuple[int, str]], headers: Mapping[str, str]) -> None:
+    """Compare the checksum beside a completion with that of the object. A composite one may lack its number of parts.
+
+    One of another algorithm than the upload's is ignored.
+    """
+    claimed, kind = claimed_checksum(headers), headers.get("x-amz-checksum-type", upload.kind)
+    if kind != upload.kind:
+        raise S3Error("InvalidRequest", f"The upload was created with the checksum type {upload.kind}.")
+    if claimed is None or claimed.algorithm != upload.algorithm or not upload.parts.keys() >= {n for n, _ in chosen}:
+        return
+    _, checksum = assemble(upload, [upload.parts[count] for count, _ in chosen])
+    if claimed.value not in (checksum.value, checksum.value.partition("-")[0]):
+        raise S3Error("BadDigest", f"The {upload.algorithm} of the object is not the one in the header.")
 
 
 def _part_entry(part: Part) -> str:
