@@ -57,12 +57,19 @@ class Uploads:
         upload_id, number = _addressed(exchange)
         write = await self._pending_write(exchange, upload_id, exchange.capture_start)
         incoming = exchange.incoming()
-        small = incoming.length <= self._threshold
-        async with self._memory.held((twice(incoming.length) if small else incoming.length) * incoming.trailing):
+        async with self._memory.held(self._read_first(incoming)):
             uploaded = await self._forward((write.place, upload_id, number), incoming, exchange.request.headers)
         if not isinstance(uploaded, Uploaded):
             raise step_failure(uploaded)
         await exchange.response.stored(Applied(uploaded.etag, uploaded.headers), write.target.resource, None)
+
+    def _read_first(self, incoming: WriteBody) -> int:
+        """Return the bytes of memory that a part takes: nothing, if it goes on as it arrives."""
+        if not incoming.trailing:
+            return 0
+        if incoming.length <= self._threshold:
+            return twice(incoming.length)
+        return incoming.length if incoming.length <= self._memory.most() else 0
 
     async def _forward(
         self, part: tuple[Place, str, int], incoming: WriteBody, headers: TextHeaders
