@@ -3,15 +3,17 @@
 The settings of a lock end with the transaction, so no connection of the pool carries them on.
 """
 
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.client.guarded import SETTINGS, held, refusal, settings
 
-AnEngine = TypeVar("AnEngine", Engine, AsyncEngine)
+if TYPE_CHECKING:  # It needs greenlet, which SQLAlchemy installs with its extra "asyncio" alone.
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+AnEngine = TypeVar("AnEngine", Engine, "AsyncEngine")
 
 _SET: Final = text("SELECT " + ", ".join(f"set_config('{name}', :{name.replace('.', '_')}, true)" for name in SETTINGS))
 _HOLD: Final = text("SELECT fencing.hold(:resource, :token, :holder)")
@@ -25,7 +27,7 @@ def fenced(engine: AnEngine, *, hold: bool = False) -> AnEngine:
 
     A transaction raises ``LockLost`` where a lock is lost at its beginning, and ``Stale`` where the token is overtaken.
     """
-    inner = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
+    inner = engine if isinstance(engine, Engine) else engine.sync_engine
     event.listen(inner, "begin", _hold if hold else _declare)
     event.listen(inner, "handle_error", _translate)
     return engine

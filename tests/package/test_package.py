@@ -84,11 +84,14 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
     return HeaderParser().parsestr(wheel.read(name).decode())
 
 
-def needed(wheel: zipfile.ZipFile, *extras: str) -> set[str]:
-    """Return the canonical names of all packages that an installation of the wheel with these extras brings."""
+def needed(wheel: zipfile.ZipFile, *extras: str, others: Iterable[str] = ()) -> set[str]:
+    """Return the canonical names of all packages that the wheel with these extras brings, and other requirements."""
     found: set[str] = set()
     seen: set[tuple[str, str]] = set()
     waiting = [(NAME, extra) for extra in ("", *extras)]
+    for other in map(Requirement, others):
+        found.add(canonicalize_name(other.name))
+        waiting += [(canonicalize_name(other.name), extra) for extra in ("", *other.extras)]
     while waiting:
         if (step := waiting.pop()) in seen:
             continue
@@ -109,15 +112,15 @@ def _applying(lines: Iterable[str], extra: str) -> Iterator[Requirement]:
             yield wanted
 
 
-def make(folder: Path, wheel: zipfile.ZipFile) -> Environment:
-    """Make an environment with the wheel, and the packages that it needs without an extra."""
+def make(folder: Path, wheel: zipfile.ZipFile, others: Iterable[str] = ()) -> Environment:
+    """Make an environment with the wheel, the packages that it needs without an extra, and other requirements."""
     venv.create(folder, with_pip=False, symlinks=True)
     assert wheel.filename is not None
     options = ("--quiet", "--no-deps", "--no-index", "--disable-pip-version-check")
     python = folder / "bin/python"
     subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", *options, wheel.filename], check=True)
     (target,) = folder.glob("lib/python*/site-packages")
-    for name in sorted(needed(wheel)):
+    for name in sorted(needed(wheel, others=others)):
         here = distribution(name)
         tops = {file.parts[0] for file in here.files or () if file.parts[0] not in ("..", "__pycache__")}
         for top in tops:
@@ -359,3 +362,41 @@ def test_commands_that_call_a_gateway_need_no_server(plain: Environment) -> None
     for line, (code, said) in ended(plain, lines).items():
         assert code != 0, line
         assert "is not installed" not in said, said
+
+
+FRAMEWORKS = (ROOT / "docs/frameworks.md").read_text()
+SNIPPET = re.compile(r"^<!-- run: (\w+) -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SNIPPETS = {found[1]: found for found in SNIPPET.finditer(FRAMEWORKS)}
+
+BEGIN = """
+import ast, sys
+from types import ModuleType
+
+for name in ("shop", "shop.models"):
+    sys.modules[name] = module = ModuleType(name)
+    module.print_label = module.Order = None
+names = {}
+for snippet in sys.argv[1:]:
+    # A block with a lock would call a gateway.
+    program = ast.parse(snippet)
+    program.body = [each for each in program.body if not isinstance(each, ast.With)]
+    exec(compile(program, "snippet", "exec"), names)
+    if "INSTALLED_APPS" in names:
+        import django
+        from django.conf import settings
+        database = {"ENGINE": "django.db.backends.postgresql", "NAME": "shop"}
+        settings.configure(INSTALLED_APPS=names.pop("INSTALLED_APPS"), DATABASES={"default": database})
+        django.setup()
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("snippets", [("sqlalchemy",), ("asyncio",), ("settings", "django"), ("alembic",), ("celery",)])
+def test_a_snippet_of_a_framework_begins_where_there_is_only_what_its_section_names(
+    snippets: tuple[str, ...], wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    before = FRAMEWORKS[: SNIPPETS[snippets[0]].start()]
+    (*_, listed) = re.findall(r"needs (`[^:.]+)[:.]", before)
+    environment = make(tmp_path / "environment", wheel, re.findall(r"`([^`]+)`", listed))
+    done = environment.run("python", "-c", BEGIN, *(SNIPPETS[name][2] for name in snippets))
+    assert done.returncode == 0, done.stderr
