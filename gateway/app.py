@@ -335,6 +335,8 @@ def build(
             await reloading.lifespan(scope, receive, send)
         finally:
             await telemetry.close()
+        # The server is told last: it ends the loop then, with all that is still under way.
+        await send({"type": "lifespan.shutdown.complete"})
 
     reloading = Reloading(config, gateway, switch, telemetry.observe, source)
     if link is not None:

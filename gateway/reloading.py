@@ -104,7 +104,7 @@ class Reloading(Generic[Gateway]):
         self._has_stopped = False
 
     async def lifespan(self, _: Scope, receive: Receive, send: Send) -> None:
-        """Run all gateways, as the lifespan of an ASGI app."""
+        """Run all gateways, as the lifespan of an ASGI app. The caller tells the server when all has ended."""
         await receive()
         self._tasks = asyncio.TaskGroup()
         async with self._tasks:
@@ -118,7 +118,6 @@ class Reloading(Generic[Gateway]):
                 self._has_stopped = True
                 for serving in self._running:
                     serving.stop()
-        await send({"type": "lifespan.shutdown.complete"})
 
     async def reload(self, attempt: Attempt) -> list[str]:
         """Put the configuration in force that the source has now. Return its changes, for people.

@@ -435,7 +435,7 @@ class World:
 @asynccontextmanager
 async def owned(world: World) -> AsyncIterator[Reloading[Built]]:
     owner = Reloading(keeping(), world.build, world.switch, Events(), world.source())
-    ready, stop, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    ready, stop = asyncio.Event(), asyncio.Event()
     received = iter((None, stop))
 
     async def receive() -> dict[str, Any]:
@@ -444,14 +444,14 @@ async def owned(world: World) -> AsyncIterator[Reloading[Built]]:
         return {}
 
     async def send(message: Any) -> None:
-        (ready if message["type"] == "lifespan.startup.complete" else ended).set()
+        assert message["type"] == "lifespan.startup.complete"
+        ready.set()
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(owner.lifespan({}, receive, send))
         await ready.wait()
         yield owner
         stop.set()
-    assert ended.is_set()
     assert all(one.ended.is_set() for one in world.built if one.trouble != "start")
 
 

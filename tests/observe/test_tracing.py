@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -21,7 +22,8 @@ from gateway.observe import tracing
 from gateway.observe.events import ServiceUnreachable
 from tests.objects.object_gateway import Stage
 from tests.observe.scene import Collector, Seen, collecting, patch, scene, scrape, value
-from tests.postgres import fresh_database
+from tests.postgres import as_gateway, fresh_database
+from tests.processes import free_port, started
 from tests.running import API_KEY, PAIR, config, running
 from tests.waiting import PATIENCE
 
@@ -312,6 +314,19 @@ class TestWithoutTheCollector:
                         unreachable = [one for one in stage.events if isinstance(one, ServiceUnreachable)]
                         assert [one.service for one in unreachable] == ["collector"]
                 assert away.spans == []
+
+    @pytest.mark.parametrize("hangs", [False, True], ids=["answers", "hangs"])
+    async def test_a_clean_stop_logs_no_error(self, dsn: str, tmp_path: Path, *, hangs: bool) -> None:
+        with collecting(hangs=hangs) as away:
+            file = tmp_path / "gateway.toml"
+            file.write_text(
+                f'[server]\nlisten = "127.0.0.1:{free_port()}"\n'
+                f'[postgres]\ndsn = "{as_gateway(dsn)}"\n[telemetry]\ntraces = "{away.origin}"\n'
+            )
+            with started("serve", "--config", str(file)) as process:
+                process.wait_for(lambda: '"listening"' in process.errors.read_text())
+                assert await asyncio.to_thread(process.stop) == 0
+                assert '"level": "error"' not in process.said(), process.said()
 
 
 _OF_THE_GATEWAY = """
