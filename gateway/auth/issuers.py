@@ -199,7 +199,8 @@ class Issuers:
     ) -> None:
         self._clock = clock
         self._trusted = [(_trusted(one), KeySet(one, observe)) for one in issuers]
-        self._remembered: Bounded[bytes, Principal] = Bounded(MOST_REMEMBERED)
+        # A database has its own roles, so what it admitted is no other one's caller.
+        self._remembered: Bounded[tuple[bytes, Admit], Principal] = Bounded(MOST_REMEMBERED)
 
     def __bool__(self) -> bool:
         return bool(self._trusted)
@@ -242,14 +243,14 @@ class Issuers:
 
         Raises ``Unauthenticated`` for a token that proves none, and ``Unavailable`` without the keys of its issuer.
         """
-        digest = hashlib.sha256(token).digest()
-        known = self._remembered.get(digest)
+        remembered = hashlib.sha256(token).digest(), admit
+        known = self._remembered.get(remembered)
         if known is not None and known.proof is not None and known.proof.holds():
             return known
         trusted, keys = self._issuer_of(identity_tokens.look(token))
         identity = identity_tokens.verify(token, trusted, keys.keys, self._clock())
         proof = Proof(identity.expires, self._clock, partial(keys.is_at, keys.version))
-        return self._remembered.remember(digest, replace(admit(identity), proof=proof))
+        return self._remembered.remember(remembered, replace(admit(identity), proof=proof))
 
     def _issuer_of(self, token: Unverified) -> tuple[TrustedIssuer, KeySet]:
         for trusted, keys in self._trusted:

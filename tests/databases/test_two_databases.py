@@ -10,10 +10,11 @@ import pytest
 from gateway.changes.ownership import claim_if_new
 from tests.databases.fleet import CALLERS, SOON, Fleet, behind_lines, calling, databases, fleet, settings, write
 from tests.doubles.s3 import S3Double
+from tests.identity_provider import AUDIENCE, ISSUER, Provider, claims, ec_key, token
 from tests.objects.clients import call, connect, outcome
 from tests.postgres import Server
 from tests.record.receiver import SECRET, receiving
-from tests.running import running
+from tests.running import API_KEY, GRANTS, running
 from tests.waiting import PATIENCE
 
 
@@ -101,24 +102,32 @@ async def test_a_list_of_writes_is_for_one_database(shared: Fleet, shared_api: h
         assert (await shared_api.get(f"/v1/fences/{schema}.orders/3")).json()["token"] == "20"
 
 
-async def test_the_roles_of_a_database_hold_for_each_write_to_it(postgres_server: Server) -> None:
-    """South gives the writer no role, which it has in north, the default. So all its writes to south are denied."""
+@pytest.mark.parametrize("order", [("north", "south"), ("south", "north")], ids="-".join)
+async def test_the_roles_of_a_database_hold_for_each_write_to_it(
+    postgres_server: Server, order: tuple[str, str]
+) -> None:
+    """South gives its callers no role, which they have in north, the default. So all writes to south are denied."""
     roles = [{"callers": ["another"], "role": "none"}]
     another = {"name": "another", "api_key": "a-key-of-another"}
-    async with behind_lines(postgres_server) as (_, _, listed):
+    key = ec_key("one")
+    async with behind_lines(postgres_server) as (_, _, listed), Provider(key).running() as provider:
+        issuer = {"name": "id", "issuer": ISSUER, "audiences": [AUDIENCE], "keys_url": provider.url}
+        grants = [*GRANTS, {"callers": ["id:*"], "actions": ["read", "write"], "everything": True}]
         given = databases(listed["north"], listed["south"], roles=roles)
-        config = settings(given, callers=[*CALLERS, another])
+        config = settings(given, callers=[*CALLERS, another], issuers=[issuer], grants=grants)
         assert await claim_if_new(config)
         async with running(config) as origin, calling(origin) as api:
-            for schema, denied in (("north", False), ("south", True)):
-                write_of_a_list = {"method": "PATCH", "table": "orders", "schema": schema, "query": "id=eq.1"}
-                writes = [{**write_of_a_list, "token": "6", "body": {"status": "list"}}]
-                for answer in (
-                    await write(api, schema, 1, "alone", "5"),
-                    await api.post("/v1/transaction", json={"writes": writes}),
-                ):
-                    assert (answer.status_code == 403) == denied, answer.text
-                    assert answer.is_success != denied, answer.text
+            for proof in (API_KEY, token(key, claims(), "ES256")):
+                api.headers["Authorization"] = f"Bearer {proof}"
+                for schema in order:
+                    write_of_a_list = {"method": "PATCH", "table": "orders", "schema": schema, "query": "id=eq.1"}
+                    writes = [{**write_of_a_list, "token": "6", "body": {"status": "list"}}]
+                    for answer in (
+                        await write(api, schema, 1, "alone", "6"),
+                        await api.post("/v1/transaction", json={"writes": writes}),
+                    ):
+                        assert (answer.status_code == 403) == (schema == "south"), answer.text
+                        assert answer.is_success == (schema == "north"), answer.text
 
 
 @together
