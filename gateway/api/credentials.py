@@ -21,7 +21,7 @@ from gateway import budget
 from gateway.api.authorisation import PUBLIC, About, Rule
 from gateway.api.description import Subject
 from gateway.api.fences import TokenRequest
-from gateway.api.requests import attempt
+from gateway.api.requests import OF_NAMES, attempt
 from gateway.api.routes import Call, Routes
 from gateway.auth.grants import EVERYTHING, Action
 from gateway.auth.principal import FencedScope, Principal
@@ -38,15 +38,16 @@ from gateway.http.head import Head
 
 routes = Routes(Subject.WRITES)
 
-Pattern: TypeAlias = Annotated[str, Field(max_length=512)]
+Pattern: TypeAlias = Annotated[str, Field(max_length=512, json_schema_extra=OF_NAMES)]
 Scope: TypeAlias = Literal["own", "all"] | Annotated[list[Pattern], Field(max_length=16)]
 
 
 class CredentialsRequest(TokenRequest):
     """The resource, the token and the lifetime of the credentials."""
 
-    resource: Annotated[str, Field(max_length=512, examples=["job/42", "s3/reports/42/**"])] = Field(
-        description="A resource. A segment * stands for any one segment, a last ** for all remaining ones."
+    resource: Pattern = Field(
+        description="A resource. A segment * stands for any one segment, a last ** for all remaining ones.",
+        examples=["job/42", "s3/reports/42/**"],
     )
     ttl: Annotated[int, Field(ge=60, le=43200, description="Seconds until they expire.")] = 3600
     read: Scope = Field(

@@ -146,7 +146,7 @@ EXAMPLES: Mapping[str, Any] = {
     "EpochRequest": {"expected": "34", "reason": "etcd was restored from a backup"},
     "FenceView": _FENCE,
     "FenceList": {"fences": [_FENCE], "after": None},
-    "SequencerRequest": {"sequencer": "order/5:exclusive:34:kP0uZ3mY8Qk"},
+    "SequencerRequest": {"sequencer": "order/5:exclusive:34:kP0uZ3mY8QkkP0uZ3mY8QkkP0uZ3mY8QkkP0uZ3mY8Q"},
     "SequencerView": {
         "resource": "order/5",
         "mode": "exclusive",

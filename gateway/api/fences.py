@@ -7,13 +7,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.authorisation import LIST, LOOK, About, Rule
 from gateway.api.description import Subject
-from gateway.api.requests import HolderName, NamesQuery, NextName, ResourceName, TokenText, storable
+from gateway.api.requests import HolderName, NamesQuery, NextName, ResourceName, TokenText, storable, told
 from gateway.api.routes import Call, Routes
 from gateway.auth.grants import Action
 from gateway.db import fences
 from gateway.db.fences import BumpOutcome, BumpResult
 from gateway.errors import ExpectedMismatch, OutcomeUnknown, TokensExhausted, Unavailable
-from gateway.fencing import headers
+from gateway.fencing import headers, sequencer
 from gateway.fencing.decision import Fence, Presented
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.lease import LockMode
@@ -25,7 +25,8 @@ SequencerText = Annotated[
     str,
     Field(
         max_length=4096,
-        examples=["order/5:exclusive:34:kP0u…"],
+        examples=["order/5:exclusive:34:kP0uZ3mY8QkkP0uZ3mY8QkkP0uZ3mY8QkkP0uZ3mY8Q"],
+        json_schema_extra=told(sequencer.GRAMMAR),
         description="Exactly as the lease service returned it. It is as powerful as the token: keep it secret.",
     ),
 ]

@@ -35,6 +35,7 @@ routes = Routes(Subject.LOCKS)
 MAX_RENEWALS = 1000
 
 Wait: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
+LeaseId: TypeAlias = Annotated[str, Field(json_schema_extra={"format": "uuid"})]
 Ttl: TypeAlias = Annotated[
     float,
     Field(
@@ -74,7 +75,7 @@ class RenewalEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    resource: Annotated[str, Field(max_length=512)]
+    resource: Annotated[ResourceName, Field(max_length=512)]
     lease: UUID
     ttl: Ttl | None = None
 
@@ -221,7 +222,7 @@ async def _raised(call: Call, lease: Lease) -> Lease:
     answer=LeaseView,
     answers={403: _FOREIGN, 410: _LOST, 413: ""},
 )
-async def renew(call: Call, resource: ResourceName, lease: str, body: RenewRequest) -> Response:
+async def renew(call: Call, resource: ResourceName, lease: LeaseId, body: RenewRequest) -> Response:
     renewed = await call.services.leases.renew(resource, _lease_id(lease), call.principal.name, body.ttl)
     return _answer(call, renewed, 200)
 
@@ -233,7 +234,7 @@ async def renew(call: Call, resource: ResourceName, lease: str, body: RenewReque
     status=204,
     answers={403: _FOREIGN, 410: _LOST},
 )
-async def release(call: Call, resource: ResourceName, lease: str) -> None:
+async def release(call: Call, resource: ResourceName, lease: LeaseId) -> None:
     await call.services.leases.release(resource, _lease_id(lease), call.principal.name)
 
 

@@ -54,6 +54,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Fencing gateway", "description": INTRODUCTION, "version": "1"},
+        "servers": [{"url": "/", "description": "The gateway that this document is from."}],
         "paths": paths,
         "components": {
             "schemas": dict(sorted(schemas.items())),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import unquote
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
@@ -10,13 +10,22 @@ from starlette.requests import Request
 
 from gateway.auth.principal import Principal
 from gateway.errors import RequestMalformed
+from gateway.fencing import resource, token
 from gateway.fencing.headers import HOLDER_PATTERN, FencingHeaders
 from gateway.fencing.record import Attempt
 from gateway.http.head import Head
 
 MAX_PAGE = 1000
 
-TokenText: TypeAlias = Annotated[str, Field(max_length=40, examples=["34", "2.34"])]
+
+def told(grammar: str) -> dict[str, Any]:
+    """Return what the schema of a text says of its form. Reading the text refuses another form, and says why."""
+    return {"pattern": f"^{grammar}$"}
+
+
+TokenText: TypeAlias = Annotated[
+    str, Field(max_length=40, examples=["34", "2.34"], json_schema_extra=told(token.GRAMMAR))
+]
 ShownToken: TypeAlias = Annotated[str, BeforeValidator(str)]
 """A token in a view. It is text, because a JSON number cannot hold the larger ones exactly."""
 HolderName: TypeAlias = Annotated[str, Field(max_length=200, pattern=f"^{HOLDER_PATTERN}$")]
@@ -78,11 +87,14 @@ NextName: TypeAlias = Annotated[
     str | None, Field(description="Pass as ``after`` for the next page; null on the last one.")
 ]
 
+OF_NAMES: Final = {"minLength": 1, "maxLength": resource.MAX_BYTES, **told(resource.GRAMMAR)}
+"""What the schema of a resource's name, or of a pattern of names, says of its form."""
 ResourceName: TypeAlias = Annotated[
     str,
     Field(
         description="The name as lists and errors print it, such as `order/5` or `public.txt/c%2Fd`. In a query it is "
         "encoded like any other value. For another spelling the gateway answers 400 and names the one to use.",
         examples=["order/5", "public.txt/c%2Fd"],
+        json_schema_extra=OF_NAMES,
     ),
 ]

@@ -192,7 +192,7 @@ FORMER: Mapping[tuple[str, str], Former] = {
     ("postgres.roles", "allowed"): Former("is read as role; write a list of roles beside claim", _allowed),
     ("issuers.login", "authorization_url"): _fixed("the issuer publishes its addresses"),
     ("issuers.login", "token_url"): _fixed("the issuer publishes its addresses"),
-    ("databases", "default"): Former("is that of the first database; write this one first", _first),
+    ("databases", "default"): Former("is that of the first database; write the one with it on first", _first),
     ("callers", "keys"): Former("is read as more of access_key_id and secret_access_key; write two lists", _pairs),
     ("s3", "evidence_keys"): Former(_EVIDENCE, None, bool, is_secret=True),
     ("s3", "evidence_keys_file"): Former(_EVIDENCE, None, bool),

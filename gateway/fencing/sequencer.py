@@ -8,11 +8,13 @@ that key can check it without asking another one.
 import base64
 import hashlib
 import hmac
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
 from gateway.errors import GatewayError, SequencerMalformed
+from gateway.fencing import token as tokens
 from gateway.fencing.lease import LockMode
 from gateway.fencing.resource import MAX_BYTES as MAX_RESOURCE
 from gateway.fencing.resource import canonical
@@ -22,6 +24,13 @@ SIGNATURE = 43
 """Characters of a signature: the 32 bytes of an HMAC-SHA256, in base64url without padding."""
 
 MAX_CHARACTERS = MAX_RESOURCE + len(":exclusive:2147483647.9223372036854775807:") + SIGNATURE
+
+_SIGNATURE = "[!-9;-~]+"
+GRAMMAR = f"[!-~]+:({'|'.join(LockMode)}):{tokens.GRAMMAR}:{_SIGNATURE}"
+"""The wire form, as an expression without its ends. It takes names that are not canonical, too.
+
+A signature of another length is read, and is not authentic.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +55,7 @@ class Sequencer:
         resource, mode, token, signature = parts
         if mode not in set(LockMode):
             raise SequencerMalformed("The mode of the sequencer must be exclusive or shared.")
-        if not signature or not signature.isascii():
+        if not re.fullmatch(_SIGNATURE, signature):
             raise SequencerMalformed("The signature of the sequencer is not base64url.")
         try:
             return cls(canonical(resource), LockMode(mode), Token.parse(token), signature)

@@ -10,7 +10,9 @@ MAX_EPOCH = 2**31 - 1
 MAX_VALUE = 2**63 - 1
 
 # ASCII digits only: \d would also match the digits of other scripts.
-_GRAMMAR = re.compile(r"(?:(0|[1-9][0-9]{0,9})\.)?(0|[1-9][0-9]{0,18})")
+GRAMMAR = r"((0|[1-9][0-9]{0,9})\.)?(0|[1-9][0-9]{0,18})"
+"""The wire form, as an expression without its ends. Values out of range match it, too."""
+_GRAMMAR = re.compile(GRAMMAR)
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -26,7 +28,7 @@ class Token:
         match = _GRAMMAR.fullmatch(text)
         if match is None:
             raise TokenMalformed(f"{_shown(text)} is not a fencing token.")
-        epoch, value = int(match[1] or 0), int(match[2])
+        epoch, value = int(match[2] or 0), int(match[3])
         if epoch > MAX_EPOCH or value > MAX_VALUE:
             raise TokenMalformed(f"{_shown(text)} is out of range: epochs end at {MAX_EPOCH}, values at {MAX_VALUE}.")
         return cls(epoch, value)

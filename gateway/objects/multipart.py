@@ -69,7 +69,11 @@ class Uploads:
             return 0
         if incoming.length <= self._threshold:
             return twice(incoming.length)
-        return incoming.length if incoming.length <= self._memory.most() else 0
+        return incoming.length if self._fits(incoming) else 0
+
+    def _fits(self, part: WriteBody) -> bool:
+        """Return whether other writes of the caller still have room beside a part in memory."""
+        return part.length <= self._memory.most() // 4
 
     async def _forward(
         self, part: tuple[Place, str, int], incoming: WriteBody, headers: TextHeaders
@@ -77,15 +81,15 @@ class Uploads:
         """Store a part as it arrives. A part that is not proven never becomes whole.
 
         A checksum in the client's head goes with it. A checksum in the trailer would be known too late. So such a part
-        is read into memory first. One that is larger than its caller's share goes without. Raises what
-        ``WriteBody.chunks`` raises.
+        is read into memory first, and goes without if it is too large. Raises what ``WriteBody.chunks``
+        raises.
         """
         # An empty body has no last piece to hold back.
         if incoming.length == 0 or (incoming.trailing and incoming.length <= self._threshold):
             body = await incoming.whole()
             return await self._upstream.upload_part(*part, body.content, [*headers, *body.headers])
         async with aclosing(incoming.chunks()) as chunks:
-            if incoming.trailing and incoming.length <= self._memory.most():
+            if incoming.trailing and self._fits(incoming):
                 pieces = [piece async for piece in chunks]
                 stream = BodyStream(_each(pieces), incoming.length)
                 return await self._upstream.upload_part(*part, stream, [*headers, *incoming.proof.headers])

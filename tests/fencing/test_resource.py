@@ -23,6 +23,7 @@ from gateway.client import FencedClient
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import ConfigurationError, ResourceMalformed
 from gateway.fencing.resource import (
+    GRAMMAR,
     MAX_BYTES,
     Template,
     canonical,
@@ -77,6 +78,20 @@ def test_the_advice_has_the_spelling_that_a_name_can_only_mean(name: str, spelli
     assert (said and said[1]) == spelling
     if spelling is not None:
         assert canonical(spelling) == spelling
+
+
+pieces = st.sampled_from(
+    [".", "..", "/", "a", "~", ":", "%", "%%", " ", "ü", "\n", *(f"%{byte:02X}" for byte in range(256)), "%2f"]
+)
+
+
+@given(st.lists(pieces, max_size=6).map("".join))
+def test_the_grammar_that_schemas_have_takes_canonical_names_only(name: str) -> None:
+    try:
+        is_canonical = bool(canonical(name))
+    except ResourceMalformed:
+        is_canonical = not name
+    assert bool(re.fullmatch(GRAMMAR, name)) == is_canonical
 
 
 dots = st.lists(st.sampled_from([".", "..", ".~", "~", "a", "/", "", "..~~"]), max_size=6).map("".join)
