@@ -175,8 +175,8 @@ class Gateway:
         if _is_unsigned_read(head):
             if head.raw_path in CUSTOMARY_PATHS:
                 return "api"
-            if head.raw_path == b"/" and b"text/html" in (head.value(b"accept") or b""):
-                return "page"
+            if head.raw_path == b"/" and (wanted := _wanted_of_root(head)) is not None:
+                return wanted
         if path == "/" and head.method == "POST" and credentials.is_sts_request(head):
             return "api"
         first = path[1:].partition("/")[0]
@@ -293,6 +293,17 @@ class Gateway:
         standing.connections.set(CROWD.open)
         standing.memory.set(sum(one.memory.used for one in self._bodies))
         standing.memory_limit.set(sum(one.memory.size for one in self._bodies))
+
+
+def _wanted_of_root(head: Head) -> str | None:
+    """Return the plane that answers an unsigned read of ``/``: the page for a browser, links for curl.
+
+    None: a client of S3 asks for the public buckets. Its libraries name no media type.
+    """
+    accepted = head.value(b"accept") or b""
+    if b"text/html" in accepted:
+        return "page"
+    return "api" if accepted in (b"*/*", b"application/json") else None
 
 
 def _is_unsigned_read(head: Head) -> bool:

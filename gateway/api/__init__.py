@@ -7,6 +7,7 @@ package; the page uses its views.
 """
 
 from functools import cache
+from typing import Final
 
 import orjson
 from starlette.responses import Response
@@ -33,6 +34,20 @@ own = Routes(Subject.OPERATION)
 @cache
 def _described() -> bytes:
     return orjson.dumps(document(ROUTES))
+
+
+_LINKS: Final = {
+    "page": "/ui/",
+    "documentation": "/v1/docs",
+    "openapi": "/v1/openapi.json",
+    "tables": "/v1/tables/",
+    "readiness": "/readyz",
+}
+
+
+@own.add("GET+HEAD /", PUBLIC)
+async def lead_on(_: Call) -> Response:
+    return Response(orjson.dumps(_LINKS), media_type="application/json")
 
 
 @own.add("GET+HEAD /v1/openapi.json", PUBLIC)

@@ -53,16 +53,16 @@ GUARDED_SAMPLE = (
     "GRANT SELECT, INSERT, UPDATE, DELETE ON public.orders TO app",
 )
 
-INTRODUCTION = Template("""
+INTRODUCTION = Template("""The page with what was refused: $url/ui/
+Paste the commands below into another terminal. Ctrl-C stops everything.
+
 The gateway is at $url. Behind it:
   table   public.accounts, rows 1 to 3     ($tables)
   table   public.runs, public.catalogue    (for what is in examples/)
   table   public.orders, rows 5 and 6      (guarded: the role "app" writes it past the gateway, under a lock)
   bucket  $bucket                          (in memory, gone when this ends)
-The page with what was refused: $url/ui/
 The caller "demo" has the S3 keys demo / demo-secret and the API key demo-key. Tables can be used without a key.
 The database of the role "app": $database
-Ctrl-C stops everything. Paste any of these into another terminal:
 """)
 
 EPILOGUE = """

@@ -340,6 +340,12 @@ async def test_a_client_without_credentials_gets_what_is_listed_and_nothing_else
             assert answer.status_code == 401, (method, path, answer.text)
     to_the_page = await client.get("/", headers={"Accept": "text/html"})
     assert (to_the_page.status_code, to_the_page.headers["location"]) == (307, "/ui/")
+    # curl's. A client of S3, which names no media type, asks for the public buckets.
+    links = (await client.get("/", headers={"Accept": "*/*"})).json()
+    assert links["page"] == "/ui/"
+    for path in links.values():
+        assert (await client.get(path)).status_code in (200, 204, 303, 401), path
+    assert "<Code>AccessDenied</Code>" in (await client.get("/", headers={"Accept": ""})).text
     for path in ("/healthz", "/readyz", "/v1/health", "/v1/ready", "/v1/docs", "/v1/openapi.json", "/ui/login"):
         assert (await client.get(path)).status_code in (200, 204), path
     assert set((await client.get("/v1/health")).json()) == {"postgres", "s3"}
