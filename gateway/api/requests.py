@@ -19,7 +19,7 @@ MAX_PAGE = 1000
 
 
 def told(grammar: str) -> dict[str, Any]:
-    """Return what the schema of a text says of its form. Reading the text refuses another form, and says why."""
+    """Return the form of a text, as schemas say it. Reading the text refuses another form, and says why."""
     return {"pattern": f"^{grammar}$"}
 
 
@@ -88,7 +88,7 @@ NextName: TypeAlias = Annotated[
 ]
 
 OF_NAMES: Final = {"minLength": 1, "maxLength": resource.MAX_BYTES, **told(resource.GRAMMAR)}
-"""What the schema of a resource's name, or of a pattern of names, says of its form."""
+"""The form of a resource's name, or of a pattern of names, as schemas say it."""
 ResourceName: TypeAlias = Annotated[
     str,
     Field(

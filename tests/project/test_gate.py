@@ -198,7 +198,9 @@ def test_a_gate_that_is_ended_leaves_nothing_running(tmp_path: Path) -> None:
         gate = subprocess.Popen([sys.executable, ROOT / ".ci/gate.py", "7", "endless=9"], cwd=folder)
         pid = folder / "pid"
         soon(partial(has_begun, gate, pid))
-        gate.send_signal(number)
+        # A second signal could come when the gate has ended its work and Python no longer calls handlers.
+        if when == "pid":
+            gate.send_signal(number)
         assert gate.wait(PATIENCE) == 1
         # The step may be over before it has written its number.
         soon(partial(is_over, pid))
