@@ -121,13 +121,13 @@ class ServerNotInstalled(GatewayError):
 
     code = "server-not-installed"
     title = "The server is not installed"
-    default_advice = "Install the extra: pip install 'fencing-gateway[server]'"
+    default_advice = "Install the extra server."
 
     def __init__(self, missing: Sequence[str]) -> None:
         shown = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")
         super().__init__(
             f"This command needs the server, which is not installed ({shown}).",
-            advice="pip install 'fencing-gateway[server]'",
+            advice="In a clone of the gateway: pip install '.[server]'",
         )
 
 

@@ -1,4 +1,4 @@
-"""Locks and fenced clients for programs: ``pip install 'fencing-gateway[client]'``; docs/sdk.md.
+"""Locks and fenced clients for programs: ``pip install '.[client]'`` in a clone; docs/sdk.md.
 
 A lock renews itself while its block runs. It is lost when the lock service refuses, when its validity ends, or when a
 fence refuses a write. The clock of that goes on during a suspension. The loss is final, and no block ends as if it had

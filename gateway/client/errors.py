@@ -177,6 +177,6 @@ class MissingExtra(FencingError, ImportError):
     def __init__(self, extra: str) -> None:
         super().__init__(
             f"This needs the extra {extra!r}, which is not installed.",
-            advice=f"pip install 'fencing-gateway[{extra}]'",
+            advice=f"In a clone of the gateway: pip install '.[{extra}]'",
         )
         self.extra = extra

@@ -106,7 +106,7 @@ def require_packages() -> None:
     if missing:
         raise ConfigurationError(
             f"The demo needs packages that are not installed: {', '.join(missing)}.",
-            advice="Install the extra: pip install 'fencing-gateway[demo]'.",
+            advice="In a clone of the gateway: pip install '.[demo]'.",
         )
 
 

@@ -73,6 +73,7 @@ def _tracing(endpoint: str, observe: Observe) -> "Tracing":
         from gateway.observe.tracing import Tracing as Traces  # noqa: PLC0415 - not everybody has it, nor wants it
     except ImportError as error:
         raise ConfigurationError(
-            "telemetry.traces: opentelemetry is not installed.", advice="pip install 'fencing-gateway[tracing]'"
+            "telemetry.traces: opentelemetry is not installed.",
+            advice="In a clone of the gateway: pip install '.[tracing]'",
         ) from error
     return Traces(endpoint, version=_version(), observe=observe)

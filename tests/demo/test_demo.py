@@ -37,6 +37,15 @@ def test_the_story_ends_with_the_rejection_of_the_zombie_on_both_planes() -> Non
     assert "\x1b" not in told.stdout
 
 
+def test_make_demo_installs_only_what_the_demo_needs() -> None:
+    told = subprocess.run(
+        ["make", "--dry-run", "--always-make", "demo"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert "requirements/demo.txt" in told
+    assert "requirements/dev.txt" not in told
+    assert "pytest==" not in (ROOT / "requirements/demo.txt").read_text()
+
+
 def test_a_story_that_does_not_happen_is_not_told() -> None:
     nobody_listens = "http://127.0.0.1:9"
     assert not story.play(nobody_listens, 33, Console(quiet=True))

@@ -213,7 +213,7 @@ CALLING = {"run", "audit", "credentials", "epoch"}
 OTHERS = {"reload", "completion", "health"}
 """The same for operators, and commands that ask only their own machine."""
 
-INSTALL = "pip install 'fencing-gateway[server]'"
+INSTALL = "In a clone of the gateway: pip install '.[server]'"
 
 ALL_COMMANDS = """
 import contextlib, io, json, sys
@@ -328,7 +328,7 @@ def test_gateway_run_holds_the_lock_around_a_command(plain: Environment, stage: 
     for source, extra in (("redis://h", "redis"), ("zookeeper://h:1", "zookeeper"), ("postgresql://h/d", "postgres")):
         lacks = plain.run("gateway", *options, "--source", source, "--", "true", **known)
         assert lacks.returncode == 2, lacks.stderr
-        assert f"pip install 'fencing-gateway[{extra}]'" in lacks.stderr
+        assert f"pip install '.[{extra}]'" in lacks.stderr
 
 
 def test_a_command_of_the_server_says_what_to_install(plain: Environment) -> None:
@@ -349,7 +349,7 @@ def test_a_command_of_the_server_says_what_to_install(plain: Environment) -> Non
 def test_the_demo_names_its_own_extra(plain: Environment) -> None:
     done = plain.run("gateway", "demo")
     assert done.returncode == 2
-    assert "pip install 'fencing-gateway[demo]'" in done.stderr
+    assert "pip install '.[demo]'" in done.stderr
     assert INSTALL not in done.stderr
 
 
