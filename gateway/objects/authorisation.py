@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from gateway.auth.grants import IN_A_BUCKET, Action, Authorisation, Missing, Place, PlaceKind, Rights, nearest
 from gateway.auth.principal import FencedScope
-from gateway.errors import GatewayError, ResourceMalformed, RightsAtTheStore, StoreError, Unavailable
+from gateway.errors import GatewayError, ResourceMalformed, RightsAtTheStore, StoreError
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import MissingGrant
 from gateway.fencing.resource import covers, escape, includes, overlap
@@ -47,6 +47,7 @@ ABOUT_A_BUCKET = {
 }
 """Operations for which any of these actions is enough, granted on anything in the bucket."""
 
+_EXPECTED_OWNER = "x-amz-expected-bucket-owner"
 _PUBLIC = "the caller anonymous lacks the grant read for all of it"
 
 
@@ -103,12 +104,20 @@ class StoreRights:
             resource = None
         return self._public.key(Action.READ, bucket, key).allow(Action.READ, resource)
 
+    async def check_owner(self, request: S3Request) -> None:
+        """Refuse a write to a bucket of another owner than it expects, whatever the write then asks of the store.
+
+        A delete that finds nothing asks it for nothing, and a tombstone is no copy of the request.
+        """
+        expected = [pair for pair in request.headers if pair[0] == _EXPECTED_OWNER]
+        if not expected or request.operation.kind not in (OperationKind.WRITE, OperationKind.STAGING):
+            return
+        if not await self._upstream.has_bucket(request.bucket, expected) and await self.bucket_exists(request.bucket):
+            raise StoreError.known("AccessDenied", reason="The bucket has another owner.")
+
     async def bucket_exists(self, bucket: str) -> bool:
         """Return whether the store has a bucket that is the gateway's. Raises ``Unavailable``."""
-        async with await self._upstream.send("HEAD", f"/{bucket}") as response:
-            if response.status >= 500:
-                raise Unavailable(f"The store answered with {response.status} when asked for the bucket.")
-            return response.status == 200
+        return await self._upstream.has_bucket(bucket)
 
     async def _owner(self, path: str, request: S3Request) -> str | None:
         """Return the id of the owner of a bucket or object; None where the store does not say."""
@@ -148,6 +157,7 @@ class ObjectAuthorisation(Authorisation):
         lacking = await self._check_grants(exchange)
         if exchange.principal.scope is not None:
             await self._scope.check(exchange.request, exchange.principal.scope)
+        await self._store_rights.check_owner(exchange.request)
         operation = exchange.request.operation
         if operation.level is not Level.OBJECT or operation.kind is OperationKind.READ:
             return exchange
@@ -190,14 +200,10 @@ class ObjectAuthorisation(Authorisation):
         writes = rights.inside(bucket, Action.WRITE) and (scope is None or self._scope.writes_in(scope, bucket))
         creates = exchange.request.operation is Operation.CREATE_BUCKET
         if creates and writes and not granted and await self._store_rights.bucket_exists(bucket):
-            raise StoreError(
-                "BucketAlreadyOwnedByYou",
-                409,
-                "Your previous request to create the named bucket succeeded and you already own it.",
-            )
+            raise StoreError.known("BucketAlreadyOwnedByYou")
         if scope is not None:
             advice = "Fenced credentials administer no bucket. Use the keys of a caller with the grant administer."
-            raise StoreError("AccessDenied", 403, f"Access Denied. {advice}")
+            raise StoreError.known("AccessDenied", advice)
         await self._require(exchange, Action.ADMINISTER, f"bucket {bucket}", granted=granted)
 
     async def reads(self, exchange: Exchange, bucket: str, key: str) -> None:
@@ -356,9 +362,8 @@ class ReadScope:
 
 
 def _beyond(scope: FencedScope, reason: str) -> StoreError:
-    return StoreError(
+    return StoreError.known(
         "AccessDenied",
-        403,
         f"These fenced credentials read what {', '.join(scope.readable)} covers, and {reason}. Ask for credentials "
         'with a wider "read" where their user needs more.',
     )

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.http import connection
 from gateway.http.crowd import CROWD
 from tests.objects import raw
 from tests.objects.object_gateway import staged
-from tests.postgres import Server
 from tests.running import API_KEY
 from tests.serving_app import served
 from tests.waiting import PATIENCE
@@ -421,7 +421,7 @@ async def test_a_body_is_asked_for_before_there_is_a_head(port: int, written: li
     assert written[1].endswith(b"\r\n\r\n3")
 
 
-async def test_on_each_plane(postgres_server: Server, written: list[bytes]) -> None:
+async def test_on_each_plane(postgres_server: EmbeddedPostgres, written: list[bytes]) -> None:
     async with staged(postgres_server) as stage:
         await stage.rows("CREATE TABLE words (id bigint PRIMARY KEY, word text)")
         await stage.rows("INSERT INTO words VALUES (1, 'hello')")

@@ -46,8 +46,9 @@ def test_the_bucket_in_a_host(bucket: str | None) -> None:
 def test_the_alias_of_an_access_point_is_another_name_of_a_bucket(alias: str) -> None:
     """A caller that is refused for the bucket could otherwise write its objects by the other name."""
     for path, headers in ((f"/{alias}/key", []), ("/key", [(b"host", f"{alias}.localhost".encode())])):
-        with pytest.raises(StoreError, match="alias of an access point") as raised:
+        with pytest.raises(StoreError) as raised:
             classify_hosted("PUT", path.encode(), b"", headers)
+        assert "alias of an access point" in raised.value.advice
         assert (raised.value.s3_code, raised.value.status) == ("InvalidBucketName", 400)
 
 

@@ -271,7 +271,7 @@ async def denied(asked: S3Request, held: FencedScope, profiles: Any = NOTHING_CO
     if refused is None:
         return False
     assert (refused.s3_code, refused.status) == ("AccessDenied", 403)
-    assert "These fenced credentials read what" in refused.message
+    assert "These fenced credentials read what" in refused.advice
     return True
 
 

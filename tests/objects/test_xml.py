@@ -163,10 +163,10 @@ class TestDeletion:
     def test_a_thousand_and_no_more(self) -> None:
         thousand = ["<Key>k</Key>"] * 1000
         assert len(deletion(*thousand)[0]) == 1000
-        with pytest.raises(StoreError, match="1 to 1000"):
-            deletion(*thousand, "<Key>k</Key>")
-        with pytest.raises(StoreError, match="1 to 1000"):
-            deletion()
+        for wrong in ([*thousand, "<Key>k</Key>"], []):
+            with pytest.raises(StoreError) as raised:
+                deletion(*wrong)
+            assert (raised.value.s3_code, "1 to 1000" in str(raised.value.facts["reason"])) == ("MalformedXML", True)
 
     @pytest.mark.parametrize(
         "written",
