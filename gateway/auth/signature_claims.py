@@ -192,14 +192,16 @@ def credential(text: str, code: str) -> CredentialScope:
 
 def _fault(found: re.Match[str] | None) -> str:
     """Return what S3 says of a wrong credential; nothing for a right one."""
-    if found is None:
+    if found is None or ("/" in found["id"] and not _DAY.fullmatch(found["day"])):
         return 'the Credential is mal-formed; expecting "<YOUR-AKID>/YYYYMMDD/REGION/SERVICE/aws4_request".'
     day, service, end = found["day"], found["service"], found["end"]
-    if not _DAY.fullmatch(day):
-        return f'incorrect date format "{day}". This date in the credential must be in the format "yyyyMMdd".'
     if service != "s3":
         return f'incorrect service "{service}". This endpoint belongs to "s3".'
-    return "" if end == "aws4_request" else f'incorrect terminal "{end}". This endpoint uses "aws4_request".'
+    if end != "aws4_request":
+        return f'incorrect terminal "{end}". This endpoint uses "aws4_request".'
+    if not _DAY.fullmatch(day):
+        return f'incorrect date format "{day}". This date in the credential must be in the format "yyyyMMdd".'
+    return ""
 
 
 def moment(timestamp: str) -> datetime | None:
@@ -216,6 +218,18 @@ def _moment(timestamp: str) -> datetime | None:
         return None
 
 
+def _missing(authorization: str) -> str:
+    """Return what S3 says of an Authorization header that cannot be read."""
+    components = [one.strip() for one in authorization.split(",")]
+    if wrong := next((one for one in components if "=" not in one), ""):
+        return f'the authorization component "{wrong[:64]}" is malformed.'
+    names = [one.partition("=")[0] for one in components]
+    missing = [name for name in _COMPONENTS if name not in names]
+    if len(components) == len(_COMPONENTS) and missing:
+        return f"missing {missing[0]}."
+    return "the authorization header requires three components: Credential, SignedHeaders, and Signature."
+
+
 def _other_day(day: str, timestamp: str) -> str:
     return f'Invalid credential date "{day}". This date is not the same as X-Amz-Date: "{timestamp[:8]}".'
 
@@ -227,7 +241,7 @@ def check_algorithm(name: str, code: str) -> None:
     if name.startswith("AWS4-ECDSA"):
         raise StoreError("NotImplemented", 501, "Signature Version 4A is not supported.", advice=_ADVICE)
     if name != ALGORITHM:
-        raise StoreError(code, 400, "Unsupported Authorization Type", advice=f"Please use AWS4-HMAC-SHA256. {_ADVICE}")
+        raise StoreError(code, 400, "Unsupported Authorization Type", facts={"reason": f"It must be {ALGORITHM}."})
 
 
 def version_2() -> StoreError:
@@ -257,17 +271,13 @@ _AUTHORIZATION = re.compile(
 
 def _from_header(headers: Mapping[str, list[bytes]], authorization: str, query_string: bytes) -> SignatureClaim:
     algorithm, _, rest = authorization.partition(" ")
+    if not rest:
+        message = "Authorization header is invalid -- one and only one ' ' (space) required"
+        raise StoreError("InvalidArgument", 400, message)
     check_algorithm(algorithm, "InvalidArgument")
     match = _AUTHORIZATION.fullmatch(rest.strip())
-    if missing := next((name for name in _COMPONENTS if f"{name}=" not in rest), None):
-        raise StoreError(_HEADER_ERROR, 400, f"{_PLACES[_HEADER_ERROR]}missing {missing}.")
     if match is None or _HEXADECIMAL.fullmatch(match["signature"]) is None:
-        raise StoreError(
-            _HEADER_ERROR,
-            400,
-            f"{_PLACES[_HEADER_ERROR]}the authorization header requires three components: Credential, SignedHeaders, "
-            "and Signature.",
-        )
+        raise StoreError(_HEADER_ERROR, 400, f"{_PLACES[_HEADER_ERROR]}{_missing(rest)}")
     signer = credential(match["credential"], _HEADER_ERROR)
     names = _signed_names(match["names"], _HEADER_ERROR)
     timestamp = _one(headers, "x-amz-date")

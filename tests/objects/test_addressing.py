@@ -163,9 +163,9 @@ NAMELESS = {
     ("InvalidArgument", 400): [
         *(b"", b"/", b"bucket", b"bucket/", b"/bucket/", b"bucket?versionId=1", b"bucket/a+b", b"bucket/%"),
         *(b"bucket/%zz", b"bucket/%ff", b"bucket/a%00b", b"bucket/key?", b"bucket/key?versionId"),
+        *(b"//bucket/key", b"Bucket/key", b"../bucket/key", b"192.168.0.1/key"),
         *(b"bucket/key?versionId=", b"bucket/key?versionId=%zz", b"bucket/key?acl", b"bucket/a?b?versionId=1"),
     ],
-    ("InvalidBucketName", 400): [b"//bucket/key", b"Bucket/key", b"../bucket/key", b"192.168.0.1/key"],
     ("KeyTooLongError", 400): [b"bucket/" + b"a" * 1025],
     ("NotImplemented", 501): [
         b"arn:aws:s3:us-west-2:123456789012:accesspoint/name/object/key",

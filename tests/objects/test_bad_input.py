@@ -212,6 +212,22 @@ async def test_deletes_of_many_without_a_token(shared: Stage) -> None:
     assert shared.body("copied") == b"source"
 
 
+@pytest.mark.parametrize(
+    ("query", "headers"),
+    [("?AWSAccessKeyId=AKIA&Signature=c2ln&Expires=1893456000", []), ("", [("authorization", "AWS AKIA:c2ln")])],
+)
+async def test_signature_version_2(shared: Stage, key: str, query: str, headers: Headers) -> None:
+    """`aws s3 presign` and boto3 presign with it by default where the endpoint is not that of AWS."""
+    for method in ("GET", "PUT", "DELETE"):
+        request = lines(method, f"/bucket/{key}{query}", [("host", "gateway"), ("content-length", "0"), *headers])
+        reply = await ask(shared.origin, request)
+        assert (reply.status, reply.code) == (400, "InvalidRequest")
+        assert b"Please use AWS4-HMAC-SHA256." in reply.body
+        assert b"aws configure set default.s3.signature_version s3v4" in reply.body
+        assert b'Config(signature_version="s3v4")' in reply.body
+    assert shared.body(key) is None
+
+
 METADATA = {"long": "v" * 2045}
 """One byte more than S3 allows: names count without their prefix, and the gateway's own do not count."""
 

@@ -44,6 +44,11 @@ _READING_ACTIONS = ("s3:get", "s3:list")
 _ARN = re.compile(r"arn:[a-z-]*:s3:::([^/*?$]+)(?:/(.*))?", re.DOTALL)
 _WILDCARD = re.compile(r"[*?$]")
 _BEGINNING = re.compile(r"arn:[a-z-]*:s3:::([^/]+)")
+_INVALID = {
+    "principal": "Invalid principal in policy",
+    "action": "Policy has invalid action",
+    "resource": "Policy has invalid resource",
+}
 _SYNTAX = "Policies must be valid JSON and the first byte must be '{'"
 
 
@@ -117,7 +122,8 @@ def policy_rights(body: bytes, bucket: str) -> Sequence[PolicyRight]:
     try:
         policy: Any = json.loads(body.decode(), object_pairs_hook=_members)
     except (ValueError, RecursionError) as error:
-        raise _malformed_policy("This policy contains invalid Json") from error
+        begun = body.lstrip().startswith(b"{")
+        raise _malformed_policy("This policy contains invalid Json" if begun else _SYNTAX) from error
     if not isinstance(policy, Mapping) or not policy.keys() <= {"version", "id", "statement"}:
         raise _malformed_policy(_SYNTAX, "Its members are Version, Id and Statement.")
     found = policy.get("statement", ())
@@ -181,19 +187,21 @@ def _statement(statement: Any, bucket: str) -> PolicyRight | None:
 def _check_statement(statement: Mapping[str, Any], bucket: str) -> None:
     """Refuse what S3 refuses of a statement before it asks who may set policies. It is not all that S3 checks."""
     if statement.get("effect") not in ("Allow", "Deny"):
-        raise _malformed_policy("Invalid effect", "It is Allow or Deny.")
+        raise _malformed_policy(f"Invalid effect: {str(statement.get('effect'))[:64]}")
     for name in ("principal", "action", "resource"):
-        given = statement.get(name, ())
+        given = statement.get(name)
         if f"not{name}" in statement:
             continue
+        if given is None:
+            raise _malformed_policy(f"Missing required field {name.title()} cannot be empty!")
         named = list(given.values()) if isinstance(given, Mapping) else [given]
         texts = [one for each in named for one in _texts(each)]
         if not texts or "" in texts:
-            raise _malformed_policy(f"Missing required field {name.title()} cannot be empty!")
+            raise _malformed_policy(_INVALID[name])
         if name == "action" and not all(one == "*" or one.lower().startswith("s3:") for one in texts):
-            raise _malformed_policy("Policy has invalid action")
+            raise _malformed_policy(_INVALID[name])
         if name == "resource" and any(_is_of_another(one, bucket) for one in texts):
-            raise _malformed_policy("Policy has invalid resource", f"A resource is arn:aws:s3:::{bucket}, or below it.")
+            raise _malformed_policy(_INVALID[name], f"A resource is arn:aws:s3:::{bucket}, or below it.")
 
 
 def _is_of_another(resource: str, bucket: str) -> bool:

@@ -242,6 +242,8 @@ def completion(body: bytes) -> tuple[Part, ...]:
 
 def _part(element: Element) -> Part:
     number, etag = (_text(element, "PartNumber") or "").strip(), (_text(element, "ETag") or "").strip()
+    if not number:
+        raise _malformed("A part has no number.")
     if not (number.isascii() and number.isdecimal() and len(number) <= 5 and 1 <= int(number) <= MAX_PARTS):
         low = number.startswith("-") or not number.strip("0")
         message = (
