@@ -95,7 +95,8 @@ class Answers(Transport):
         if self._held is not None:
             self._held.cancel()
             self._held = None
-            self._transport.write(self._head + more)
+            if not self._transport.is_closing():
+                self._transport.write(self._head + more)
 
 
 class Connection(HttpToolsProtocol):

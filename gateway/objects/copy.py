@@ -62,14 +62,15 @@ class Sources:
                 raise StoreError.known("PreconditionFailed")
             if response.status == 404 or response.is_tombstone:
                 raise await self._missing(source)
-            if response.status == 403 and source.expects_owner and await self._upstream.has_bucket(source.bucket):
+            if response.status == 403 and source.expects_owner:
                 raise StoreError.known("AccessDenied", reason="The bucket of the source has another owner.")
             await response.raise_gateway_fault()
             return _object(response)
 
     async def _missing(self, source: CopySource) -> StoreError:
         """Tell a missing bucket from a missing key, which an answer to HEAD does not."""
-        return no_such_key() if await self._upstream.has_bucket(source.bucket) else StoreError.known("NoSuchBucket")
+        is_absent = await self._upstream.look_at_bucket(source.bucket) == 404
+        return StoreError.known("NoSuchBucket") if is_absent else no_such_key()
 
     async def read(self, source: CopySource, found: SourceObject, checksum: Algorithm | None = None) -> VerifiedBody:
         """Return the bytes of a small source that was found, if they are still the same, with a checksum of them."""

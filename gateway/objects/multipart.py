@@ -186,7 +186,7 @@ class Uploads:
     async def _unknown(self, exchange: Exchange, resource: str) -> StoreError:
         """Return the error for an upload that is not there. Beyond their scope, credentials do not hear of buckets."""
         scope, bucket = exchange.principal.scope, exchange.request.bucket
-        if (scope is None or scope.covers(resource)) and not await self._upstream.has_bucket(bucket):
+        if (scope is None or scope.covers(resource)) and await self._upstream.look_at_bucket(bucket) == 404:
             return StoreError.known("NoSuchBucket")
         return _no_such_upload()
 

@@ -16,7 +16,7 @@ from gateway.fencing.intent import DEAD_AFTER
 from tests.doubles.s3.objects import DeleteMarker
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.objects import raw
-from tests.objects.clients import body_of, call, connect, outcome
+from tests.objects.clients import body_of, call, connect, outcome, refused
 from tests.objects.object_gateway import RecordingDouble, Stage, entomb, module_stage, recorded, store
 from tests.tiers import first
 from tests.waiting import PATIENCE
@@ -84,6 +84,12 @@ async def test_the_expected_owner_is_judged_on_every_write(owned: Stage, key: st
     for function, arguments in ((s3.copy_object, source), (s3.upload_part_copy, {**named, **source, "PartNumber": 2})):
         refusal = await outcome(function, **arguments, ExpectedSourceBucketOwner=OTHER)
         assert refusal == (403, "AccessDenied"), function
+    issued = await owned.issued(resource="s3/other/**", token="34")
+    status, code, message = await refused(
+        connect(owned.origin, **issued).delete_object, Key=key, ExpectedBucketOwner=OTHER
+    )
+    assert (status, code) == (403, "AccessDenied")
+    assert "These fenced credentials are for s3/other/**" in message, "they hear nothing of the bucket"
     assert not owned.applied(before)
     aborted = writes[-3]
     for function, arguments in [one for one in writes if one is not aborted]:

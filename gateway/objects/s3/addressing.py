@@ -216,7 +216,7 @@ def _source_object(source: str) -> tuple[str, str, str | None]:
         raise not_implemented("Copying from an access point")
     bucket, _, key = decoded.partition("/")
     if not key:
-        raise _invalid_source(f"{COPY_SOURCE} must be a bucket, a slash and a key.")
+        raise _invalid_source("Invalid copy source object key", f"{COPY_SOURCE} must be a bucket, a slash and a key.")
     if not resource.is_bucket_name(bucket) and not resource.is_bucket_alias(bucket):
         raise _invalid_source("Invalid copy source bucket name")
     check(bucket, key)
