@@ -702,7 +702,94 @@ class StoreError(GatewayError):
     code = "store-refused"
     title = "The object request was refused"
 
-    def __init__(self, s3_code: str, status: int, message: str, *, facts: Mapping[str, Fact] | None = None) -> None:
-        super().__init__(message, advice="", facts=facts)
+    def __init__(
+        self, s3_code: str, status: int, message: str, *, advice: str = "", facts: Mapping[str, Fact] | None = None
+    ) -> None:
+        super().__init__(message, advice=advice, facts=facts)
         self.s3_code = s3_code
         self.status = status
+
+    @classmethod
+    def known(
+        cls, s3_code: str, advice: str = "", *, reason: str = "", facts: Mapping[str, Fact] | None = None
+    ) -> Self:
+        """Return an error with the status and the words of S3, for a code with a fixed message.
+
+        ``advice`` is the next step, and stands behind them. ``reason`` has particulars, in an element of its own.
+        """
+        status, message = S3_ERRORS[s3_code]
+        told = {"reason": reason} if reason else {}
+        return cls(s3_code, status, message, advice=advice, facts={**told, **(facts or {})})
+
+
+_NOT_WELL_FORMED = "The XML you provided was not well-formed or did not validate against our published schema."
+S3_ERRORS: Mapping[str, tuple[int, str]] = {
+    "AccessDenied": (403, "Access Denied."),
+    "AuthorizationHeaderMalformed": (400, ""),
+    "AuthorizationQueryParametersError": (400, ""),
+    "BadDigest": (400, ""),
+    "BadRequest": (400, ""),
+    "BucketAlreadyOwnedByYou": (
+        409,
+        "Your previous request to create the named bucket succeeded and you already own it.",
+    ),
+    "BucketNotEmpty": (409, "The bucket you tried to delete is not empty."),
+    "EntityTooLarge": (400, "Your proposed upload exceeds the maximum allowed object size."),
+    "EntityTooSmall": (400, "Your proposed upload is smaller than the minimum allowed size"),
+    "ExpiredToken": (400, "The provided token has expired."),
+    "IncompleteBody": (400, ""),
+    "IncorrectNumberOfFilesInPostRequest": (400, "POST requires exactly one file upload per request."),
+    "InvalidAccessKeyId": (403, "The AWS Access Key Id you provided does not exist in our records."),
+    "InvalidArgument": (400, ""),
+    "InvalidBucketName": (400, "The specified bucket is not valid."),
+    "InvalidDigest": (400, "The Content-MD5 you specified is not valid."),
+    "InvalidPartOrder": (
+        400,
+        "The list of parts was not in ascending order. Parts must be ordered by part number.",
+    ),
+    "InvalidPolicyDocument": (400, ""),
+    "InvalidRequest": (400, ""),
+    "InvalidToken": (400, "The provided token is malformed or otherwise invalid."),
+    "InvalidURI": (400, "Couldn't parse the specified URI."),
+    "KeyTooLongError": (400, "Your key is too long."),
+    "MalformedACLError": (400, _NOT_WELL_FORMED),
+    "MalformedPOSTRequest": (400, "The body of your POST request is not well-formed multipart/form-data."),
+    "MalformedPolicy": (400, ""),
+    "MalformedTrailerError": (
+        400,
+        "The request contained trailing data that was not well-formed or did not conform to our published schema.",
+    ),
+    "MalformedXML": (400, _NOT_WELL_FORMED),
+    "MaxPostPreDataLengthExceededError": (400, "Your POST request fields preceding the upload file were too large."),
+    "MetadataTooLarge": (400, "Your metadata headers exceed the maximum allowed metadata size"),
+    "MethodNotAllowed": (405, "The specified method is not allowed against this resource."),
+    "MissingContentLength": (411, "You must provide the Content-Length HTTP header."),
+    "NoSuchBucket": (404, "The specified bucket does not exist."),
+    "NoSuchKey": (404, "The specified key does not exist."),
+    "NoSuchUpload": (
+        404,
+        (
+            "The specified multipart upload does not exist. The upload ID may be invalid, or the upload may have been "
+            "aborted or completed."
+        ),
+    ),
+    "NotImplemented": (501, ""),
+    "PreconditionFailed": (412, "At least one of the pre-conditions you specified did not hold"),
+    "RequestTimeTooSkewed": (403, "The difference between the request time and the current time is too large."),
+    "SignatureDoesNotMatch": (
+        403,
+        (
+            "The request signature we calculated does not match the signature you provided. Check your key and signing "
+            "method."
+        ),
+    ),
+    "UserKeyMustBeSpecified": (
+        400,
+        "The bucket POST must contain the specified field name. If it is specified, check the order of the fields.",
+    ),
+    "XAmzContentSHA256Mismatch": (
+        400,
+        "The provided 'x-amz-content-sha256' header does not match what was computed.",
+    ),
+}
+"""The codes of S3 that the gateway answers with by itself: status and message. An empty one differs with the cause."""

@@ -265,7 +265,7 @@ class Callers:
         if owned is None and not access_key_id.startswith(temporary_keys.PREFIX):
             return None
         if owned is not None or session_token is None or not issued:
-            raise StoreError("InvalidToken", 400, "This access key and this session token do not belong together.")
+            raise StoreError.known("InvalidToken", "It does not belong to this access key.")
         presented = temporary_keys.read_session_token(session_token)
         if presented.caller in self._secrets_by_name and presented.scope is not None:
             principal, secret = self._secrets_by_name[presented.caller]
@@ -285,7 +285,7 @@ class Callers:
         return replace(principal, rights=_confined(principal.rights), scope=presented.scope), secret
 
     def _signed_by_any(self, access_key_id: str, presented: PresentedSession) -> str:
-        refusal = StoreError("InvalidToken", 400, "This gateway issues no keys for identity tokens.")
+        refusal = StoreError.known("InvalidToken", "This gateway issues no keys for identity tokens.")
         for key in self._signing_keys:
             try:
                 return presented.secret(access_key_id, key)

@@ -78,7 +78,7 @@ def _signer(form: Mapping[str, str], secret_of: SecretOf, now: datetime) -> Prin
     if "awsaccesskeyid" in form or "signature" in form:
         raise signature_claims.version_2()
     if "policy" not in form:
-        raise StoreError("AccessDenied", 403, "Access denied: the form carries no signed policy.")
+        raise StoreError.known("AccessDenied", reason="The form carries no signed policy.")
     for name in _REQUIRED:
         if name not in form:
             raise StoreError("InvalidArgument", 400, f"Bucket POST must contain a field named '{name}'.")
@@ -93,7 +93,7 @@ def _signer(form: Mapping[str, str], secret_of: SecretOf, now: datetime) -> Prin
     if not hmac.compare_digest(
         signature_claims.signature(key, form["policy"]).encode(), form["x-amz-signature"].encode()
     ):
-        raise StoreError("SignatureDoesNotMatch", 403, "The signature does not match the policy and its secret key.")
+        raise StoreError.known("SignatureDoesNotMatch")
     return principal
 
 
@@ -162,4 +162,4 @@ def _denied(reason: str) -> StoreError:
 
 
 def _invalid(reason: str) -> StoreError:
-    return StoreError("InvalidPolicyDocument", 400, f"The policy of the form cannot be used: {reason}")
+    return StoreError("InvalidPolicyDocument", 400, f"Invalid Policy: {reason}")

@@ -203,10 +203,10 @@ def owner(access_key_id: str, session_token: str | None, secret_of: SecretOf, no
     """Return the owner of an access key and its secret. ``now`` is aware. Raises ``StoreError`` for invalid keys."""
     found = secret_of(access_key_id, session_token)
     if found is None:
-        raise StoreError("InvalidAccessKeyId", 403, "The access key id is unknown.")
+        raise StoreError.known("InvalidAccessKeyId")
     ends = found[0].expires
     if ends is not None and ends <= now:
-        raise StoreError("ExpiredToken", 400, "The temporary keys have expired. Request new ones.")
+        raise StoreError.known("ExpiredToken", "Request new temporary keys.")
     return found
 
 

@@ -89,11 +89,14 @@ def signing_key(secret: str, day: str, region: str, service: str = "s3") -> byte
 MAX_LIFETIME = timedelta(days=7)
 
 _CREDENTIAL = re.compile(
-    r"(?P<id>[\x21-\x2b\x2d-\x7e]+)/(?P<day>[0-9]{8})/(?P<region>[A-Za-z0-9-]{1,64})/(?P<service>[a-z0-9]+)/(?P<end>[a-z0-9_]+)"
+    r"(?P<id>[\x21-\x2b\x2d-\x7e]+)/(?P<day>[^/]{1,64})/(?P<region>[A-Za-z0-9-]{1,64})/(?P<service>[^/]{1,64})/(?P<end>[^/]{1,64})"
 )
+_DAY = re.compile(r"[0-9]{8}")
 _NAMES = re.compile(r"[!#$%&'*+.^_`|~0-9a-z;-]+")
 _HEXADECIMAL = re.compile(r"[0-9a-f]{64}")
-_ADVICE = 'Please use AWS4-HMAC-SHA256; in boto3: Config(signature_version="s3v4").'
+_ADVICE = (
+    'In the AWS CLI: aws configure set default.s3.signature_version s3v4; in boto3: Config(signature_version="s3v4").'
+)
 
 
 class PayloadMode(StrEnum):
@@ -152,10 +155,13 @@ def read(request: RequestHead) -> SignatureClaim:
         return _from_query(request.method, headers, parameters, covered)
     if parameters:
         raise StoreError(
-            "InvalidArgument", 400, "Only one authorization is allowed: sign in the Authorization header or the query."
+            "InvalidArgument",
+            400,
+            "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query string "
+            "parameter or the Authorization header should be specified",
         )
     if authorization is None:
-        raise StoreError("AccessDenied", 403, "Access denied: the request is not signed.")
+        raise StoreError.known("AccessDenied", reason="The request is not signed.")
     return _from_header(headers, authorization, request.query_string)
 
 
@@ -171,16 +177,31 @@ def unsigned_payload(request: RequestHead) -> tuple[PayloadMode, str]:
     declared = _one(_by_name(request.headers), "x-amz-content-sha256")
     mode, payload = _payload(PayloadMode.UNSIGNED if declared is None else declared)
     if mode in (PayloadMode.SIGNED_CHUNKS, PayloadMode.SIGNED_CHUNKS_TRAILER):
-        raise StoreError("AccessDenied", 403, "Access denied: the chunks are signed, but the request is not.")
+        raise StoreError.known("AccessDenied", "The chunks are signed, but the request is not.")
     return mode, payload
 
 
 def credential(text: str, code: str) -> CredentialScope:
     """Read ``id/day/region/s3/aws4_request``. Raises ``StoreError`` with ``code``."""
     match = _CREDENTIAL.fullmatch(text)
-    if match is None or match["service"] != "s3" or match["end"] != "aws4_request":
-        raise StoreError(code, 400, "The credential must read access-key-id/YYYYMMDD/region/s3/aws4_request.")
+    reason = _fault(match)
+    if match is None or reason:
+        raise StoreError(code, 400, f"{_PLACES.get(code, '')}{reason}")
     return CredentialScope(match["id"], match["day"], match["region"])
+
+
+def _fault(found: re.Match[str] | None) -> str:
+    """Return what S3 says of a wrong credential; nothing for a right one."""
+    if found is None or ("/" in found["id"] and not _DAY.fullmatch(found["day"])):
+        return 'the Credential is mal-formed; expecting "<YOUR-AKID>/YYYYMMDD/REGION/SERVICE/aws4_request".'
+    day, service, end = found["day"], found["service"], found["end"]
+    if service != "s3":
+        return f'incorrect service "{service}". This endpoint belongs to "s3".'
+    if end != "aws4_request":
+        return f'incorrect terminal "{end}". This endpoint uses "aws4_request".'
+    if not _DAY.fullmatch(day):
+        return f'incorrect date format "{day}". This date in the credential must be in the format "yyyyMMdd".'
+    return ""
 
 
 def moment(timestamp: str) -> datetime | None:
@@ -197,23 +218,52 @@ def _moment(timestamp: str) -> datetime | None:
         return None
 
 
+def _missing(authorization: str) -> str:
+    """Return what S3 says of an Authorization header that cannot be read."""
+    components = [one.strip() for one in authorization.split(",")]
+    if wrong := next((one for one in components if "=" not in one), ""):
+        return f'the authorization component "{wrong[:64]}" is malformed.'
+    names = [one.partition("=")[0] for one in components]
+    missing = [name for name in _COMPONENTS if name not in names]
+    if len(components) == len(_COMPONENTS) and missing:
+        return f"missing {missing[0]}."
+    return "the authorization header requires three components: Credential, SignedHeaders, and Signature."
+
+
+def _other_day(day: str, timestamp: str) -> str:
+    return f'Invalid credential date "{day}". This date is not the same as X-Amz-Date: "{timestamp[:8]}".'
+
+
 def check_algorithm(name: str, code: str) -> None:
     """Refuse every other algorithm. Raises ``StoreError``, with ``code`` for a name of no algorithm."""
     if name == "AWS":
         raise version_2()
     if name.startswith("AWS4-ECDSA"):
-        raise StoreError("NotImplemented", 501, f"Signature Version 4A is not supported. {_ADVICE}")
+        raise StoreError("NotImplemented", 501, "Signature Version 4A is not supported.", advice=_ADVICE)
     if name != ALGORITHM:
-        raise StoreError(code, 400, f"The type of the authorization is not supported. {_ADVICE}")
+        raise StoreError(code, 400, "Unsupported Authorization Type", facts={"reason": f"It must be {ALGORITHM}."})
 
 
 def version_2() -> StoreError:
-    return StoreError("InvalidRequest", 400, f"Signature Version 2 is not supported. {_ADVICE}")
+    return StoreError(
+        "InvalidRequest",
+        400,
+        "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.",
+        advice=f"Signature Version 2 is not served. {_ADVICE}",
+    )
+
+
+_PLACES = {
+    "AuthorizationHeaderMalformed": "The authorization header is malformed; ",
+    "AuthorizationQueryParametersError": "Error parsing the X-Amz-Credential parameter; ",
+}
+"""The words of S3 in front of what is wrong with a credential."""
 
 
 # The header form ----------------------------------------------------------------------------------------------------
 
 _HEADER_ERROR = "AuthorizationHeaderMalformed"
+_COMPONENTS = ("Credential", "SignedHeaders", "Signature")
 _AUTHORIZATION = re.compile(
     r"Credential=(?P<credential>[^, ]+) *, *SignedHeaders=(?P<names>[^, ]+) *, *Signature=(?P<signature>[^, ]+)"
 )
@@ -221,25 +271,28 @@ _AUTHORIZATION = re.compile(
 
 def _from_header(headers: Mapping[str, list[bytes]], authorization: str, query_string: bytes) -> SignatureClaim:
     algorithm, _, rest = authorization.partition(" ")
+    if not rest:
+        message = "Authorization header is invalid -- one and only one ' ' (space) required"
+        raise StoreError("InvalidArgument", 400, message)
     check_algorithm(algorithm, "InvalidArgument")
     match = _AUTHORIZATION.fullmatch(rest.strip())
     if match is None or _HEXADECIMAL.fullmatch(match["signature"]) is None:
-        raise StoreError(_HEADER_ERROR, 400, "The Authorization header is not of the form that AWS4-HMAC-SHA256 has.")
+        raise StoreError(_HEADER_ERROR, 400, f"{_PLACES[_HEADER_ERROR]}{_missing(rest)}")
     signer = credential(match["credential"], _HEADER_ERROR)
     names = _signed_names(match["names"], _HEADER_ERROR)
     timestamp = _one(headers, "x-amz-date")
-    if timestamp is None:
-        raise StoreError("AccessDenied", 403, "A signed request needs the header x-amz-date.")
-    time = moment(timestamp)
-    if time is None:
-        raise StoreError("AccessDenied", 403, "x-amz-date must look like 20260131T235959Z.")
+    time = None if timestamp is None else moment(timestamp)
+    if timestamp is None or time is None:
+        message = "AWS authentication requires a valid Date or x-amz-date header"
+        reason = "x-amz-date must look like 20260131T235959Z."
+        raise StoreError("AccessDenied", 403, message, facts={"reason": reason})
     if timestamp[:8] != signer.day:
-        raise StoreError(_HEADER_ERROR, 400, "The day of the credential must be the day of x-amz-date.")
+        raise StoreError(_HEADER_ERROR, 400, f"{_PLACES[_HEADER_ERROR]}{_other_day(signer.day, timestamp)}")
     # SignedHeaders need not name the payload's hash: the canonical request ends with it.
     signed = _everything_signed(headers, names, required=("host", "x-amz-date"), exempt={"x-amz-content-sha256"})
     declared = _one(headers, "x-amz-content-sha256")
     if declared is None:
-        raise StoreError("InvalidRequest", 400, "Missing required header for this request: x-amz-content-sha256.")
+        raise StoreError("InvalidRequest", 400, "Missing required header for this request: x-amz-content-sha256")
     mode, payload = _payload(declared)
     session_token = _one(headers, "x-amz-security-token")
     return SignatureClaim(
@@ -256,25 +309,32 @@ _REQUIRED = (
 _PARAMETERS = {name.lower(): name for name in (*_REQUIRED, "X-Amz-Security-Token", "X-Amz-Content-Sha256")}
 _VERSION_2 = frozenset({"awsaccesskeyid", "signature"})
 _SECONDS = re.compile(r"[1-9][0-9]{0,5}")
+_NEGATIVE = re.compile(r"-[0-9]+")
 
 
 def _from_query(
     method: str, headers: Mapping[str, list[bytes]], parameters: Mapping[str, str], query_string: bytes
 ) -> SignatureClaim:
     if missing := [name for name in _REQUIRED if name not in parameters]:
-        raise StoreError(_QUERY_ERROR, 400, f"A signature in the query also needs the parameter {missing[0]}.")
+        message = (
+            "Query-string authentication version 4 requires the X-Amz-Algorithm, X-Amz-Credential, X-Amz-Signature, "
+        )
+        message += "X-Amz-Date, X-Amz-SignedHeaders, and X-Amz-Expires parameters."
+        raise StoreError(_QUERY_ERROR, 400, message, facts={"reason": f"The query lacks {', '.join(missing)}."})
     check_algorithm(parameters["X-Amz-Algorithm"], _QUERY_ERROR)
     signer = credential(parameters["X-Amz-Credential"], _QUERY_ERROR)
     names = _signed_names(parameters["X-Amz-SignedHeaders"], _QUERY_ERROR)
     timestamp, seconds, signature = (parameters[name] for name in ("X-Amz-Date", "X-Amz-Expires", "X-Amz-Signature"))
     time = moment(timestamp)
-    if time is None or timestamp[:8] != signer.day:
-        raise StoreError(_QUERY_ERROR, 400, "X-Amz-Date must look like 20260131T235959Z, of the credential's day.")
-    lifetime = timedelta(seconds=int(seconds)) if _SECONDS.fullmatch(seconds) else None
-    if lifetime is None or lifetime > MAX_LIFETIME:
-        raise StoreError(_QUERY_ERROR, 400, "X-Amz-Expires must be from 1 to 604800 seconds.")
+    if time is None:
+        message = "X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\""
+        raise StoreError(_QUERY_ERROR, 400, message)
+    if timestamp[:8] != signer.day:
+        raise StoreError(_QUERY_ERROR, 400, _other_day(signer.day, timestamp))
+    lifetime = _lifetime(seconds)
     if _HEXADECIMAL.fullmatch(signature) is None:
-        raise StoreError("SignatureDoesNotMatch", 403, "X-Amz-Signature must be 64 hexadecimal digits in lower case.")
+        reason = "X-Amz-Signature must be 64 hexadecimal digits in lower case."
+        raise StoreError.known("SignatureDoesNotMatch", reason=reason)
     for name in _PARAMETERS.keys() & headers.keys():
         if _PARAMETERS[name] in parameters:
             raise StoreError("InvalidRequest", 400, f"{_PARAMETERS[name]} appears in the query and in the headers.")
@@ -287,6 +347,20 @@ def _from_query(
     return SignatureClaim(
         signer, timestamp, time, signed, signature, mode, payload, session_token, query_string, lifetime
     )
+
+
+def _lifetime(seconds: str) -> timedelta:
+    if _SECONDS.fullmatch(seconds) and timedelta(seconds=int(seconds)) <= MAX_LIFETIME:
+        return timedelta(seconds=int(seconds))
+    message = "X-Amz-Expires should be a number"
+    if _NEGATIVE.fullmatch(seconds):
+        message = "X-Amz-Expires must be non-negative"
+    elif _SECONDS.match(seconds) and seconds.isdecimal():
+        message = (
+            "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires must be less than "
+            "604800 seconds"
+        )
+    raise StoreError(_QUERY_ERROR, 400, message, facts={"reason": "It must be from 1 to 604800 seconds."})
 
 
 def _parameters(query_string: bytes) -> tuple[dict[str, str], bytes]:
@@ -325,15 +399,15 @@ def _everything_signed(
 ) -> tuple[tuple[str, bytes], ...]:
     """Return the signed headers. Refuse sensitive headers that are unsigned, missing ones, and repeated ones."""
     if missing := sorted(name for name in signed if name not in headers):
-        raise StoreError("SignatureDoesNotMatch", 403, f"A signed header is missing: {', '.join(missing)}.")
+        raise StoreError.known("SignatureDoesNotMatch", reason=f"A signed header is missing: {', '.join(missing)}.")
     if not set(required) <= set(signed):
-        raise StoreError("AccessDenied", 403, f"The signature must cover these headers: {', '.join(required)}.")
+        raise StoreError.known("AccessDenied", reason=f"The signature must cover these headers: {', '.join(required)}.")
     sensitive = {name for name in headers if _must_be_signed(name)}
     if unsigned := sorted(sensitive.difference(signed, exempt)):
         raise StoreError(
             "AccessDenied",
             403,
-            f"There were headers present in the request which were not signed: {', '.join(unsigned)}.",
+            "There were headers present in the request which were not signed",
             facts={"headers_not_signed": ", ".join(unsigned)},
         )
     for name in sensitive.union(signed):

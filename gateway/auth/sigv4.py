@@ -12,7 +12,7 @@ from urllib.parse import quote
 from gateway.auth import signature_claims
 from gateway.auth.principal import ClientCertificate, Principal, SecretOf, owner
 from gateway.auth.signature_claims import MAX_LIFETIME, PayloadMode, RequestHead, SignatureClaim
-from gateway.errors import StoreError
+from gateway.errors import Fact, StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class ChunkSignatures:
             self.signing_key, kind, self.timestamp, self.scope, self.previous, *hashes
         )
         if not hmac.compare_digest(expected.encode(), presented.encode()):
-            raise StoreError("SignatureDoesNotMatch", 403, "The signature of a chunk of the body does not match.")
+            raise StoreError.known("SignatureDoesNotMatch", reason="The signature is that of a chunk of the body.")
         self.previous = expected
 
 
@@ -151,7 +151,7 @@ def verify(request: RequestHead, secret_of: SecretOf, now: datetime) -> Verified
     key = signature_claims.signing_key(secret, signer.day, signer.region)
     expected = signature_claims.signature(key, signature_claims.ALGORITHM, claim.timestamp, signer.scope, digest)
     if not hmac.compare_digest(expected.encode(), claim.signature.encode()):
-        raise StoreError("SignatureDoesNotMatch", 403, "The signature does not match the request and its secret key.")
+        raise StoreError.known("SignatureDoesNotMatch")
     if claim.mode in (PayloadMode.SIGNED_CHUNKS, PayloadMode.SIGNED_CHUNKS_TRAILER):
         chunks = ChunkSignatures(key, claim.timestamp, signer.scope, expected)
         return VerifiedSignature(principal, claim.mode, chunks=chunks)
@@ -182,11 +182,8 @@ class Signers:
         proven = self.by_certificate(certificate) if self.by_certificate and certificate else None
         caller = proven or self.anonymous
         if caller is None:
-            raise StoreError(
-                "AccessDenied",
-                403,
-                "Access Denied. The request is not signed, and the client certificate is not that of any caller.",
-            )
+            advice = "The request is not signed, and the client certificate is not that of any caller."
+            raise StoreError.known("AccessDenied", advice)
         mode, payload = signature_claims.unsigned_payload(request)
         return VerifiedSignature(caller, mode, payload if mode is PayloadMode.EXACT else None)
 
@@ -194,9 +191,12 @@ class Signers:
 def _in_time(claim: SignatureClaim, now: datetime) -> None:
     if claim.lifetime is None:
         if abs(claim.time - now) > MAX_SKEW:
-            raise StoreError(
-                "RequestTimeTooSkewed", 403, "The request was signed more than 15 minutes off the time of the gateway."
-            )
+            facts: dict[str, Fact] = {
+                "request_time": claim.timestamp,
+                "server_time": f"{now:{signature_claims.TIMESTAMP_FORMAT}}",
+                "max_allowed_skew_milliseconds": MAX_SKEW // timedelta(milliseconds=1),
+            }
+            raise StoreError.known("RequestTimeTooSkewed", facts=facts)
     elif now < claim.time - MAX_SKEW:
         raise StoreError("AccessDenied", 403, "Request is not valid yet.")
     elif now > claim.time + claim.lifetime:

@@ -126,4 +126,4 @@ def _encoded(content: bytes) -> str:
 
 
 def _invalid() -> StoreError:
-    return StoreError("InvalidToken", 400, "The session token does not belong to this access key, or was changed.")
+    return StoreError.known("InvalidToken", "It does not belong to this access key, or was changed.")

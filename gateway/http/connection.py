@@ -5,7 +5,7 @@ to the headers of a request that is already running. It leaves out the body of a
 and reads these bytes as the next request. ``gateway.http.body`` limits bodies.
 """
 
-from asyncio import Event, TimerHandle, Transport
+from asyncio import AbstractEventLoop, Event, Handle, TimerHandle, Transport
 from collections.abc import Iterable, Mapping
 from time import perf_counter
 from typing import Any, cast
@@ -40,6 +40,9 @@ STALL_TIMEOUT = 30.0
 # Bytes that are buffered for a slow client before the answer pauses. At uvloop's 64 KiB every piece of a large answer
 # waits, which costs a third more processor time. More than this gains nothing.
 _WRITE_AHEAD = 256 * 1024
+_JOINED = 64 * 1024
+"""Bytes of a body that are joined with the head before them. To copy more would cost more than a packet."""
+_CONTINUE = b"HTTP/1.1 100 Continue"
 _CODING, _COOKIE = b"transfer-encoding", b"cookie"
 _CREDENTIALS = frozenset((b"authorization", b"apikey", _COOKIE))
 MOST_ESCAPES = 100
@@ -50,6 +53,50 @@ takes seconds (CVE-2024-7592). The gateway's own cookies have none."""
 def _is_named(cycle: RequestResponseCycle) -> bool:
     """Return whether the caller of a request has proven a name."""
     return bool(cycle.scope["state"].get("caller", ANONYMOUS) != ANONYMOUS)
+
+
+class Answers(Transport):
+    """The transport of a connection's answers. A head leaves with the body that follows in the same turn of the loop.
+
+    Some clients read once, and take what has arrived for the whole of a small answer. uvicorn writes the head alone.
+    """
+
+    def __init__(self, transport: Transport, loop: AbstractEventLoop) -> None:
+        super().__init__()
+        self._transport, self._loop = transport, loop
+        self._is_head, self._head = True, b""
+        self._held: Handle | None = None
+
+    def write(self, data: Any) -> None:
+        if self._held is not None:
+            joined = len(data) <= _JOINED
+            self._send_head(data if joined else b"")
+            if joined:
+                return
+        elif self._is_head and not data.startswith(_CONTINUE):
+            self._is_head, self._head = False, data
+            self._held = self._loop.call_soon(self._send_head)
+            return
+        self._transport.write(data)
+
+    def end(self) -> None:
+        """Note that an answer is complete: what comes next is another head."""
+        self._send_head()
+        self._is_head = True
+
+    def close(self) -> None:
+        self._send_head()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def _send_head(self, more: bytes = b"") -> None:
+        if self._held is not None:
+            self._held.cancel()
+            self._held = None
+            if not self._transport.is_closing():
+                self._transport.write(self._head + more)
 
 
 class Connection(HttpToolsProtocol):
@@ -99,6 +146,7 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self._seat.close, self._given_up = self._make_way, self._seat.has_made_way
         transport.set_write_buffer_limits(high=_WRITE_AHEAD)
+        self._answers = Answers(transport, self.loop)
         self._stopping = Event()
         # TLS has verified a certificate that has contents here. It is the connection's for as long as that lasts.
         if decoded := transport.get_extra_info("peercert"):
@@ -297,6 +345,7 @@ class Connection(HttpToolsProtocol):
         self._give_up(400)
 
     def on_response_complete(self) -> None:
+        self._answers.end()
         super().on_response_complete()
         if self._is_idle() and self._seat.idle() and self.transport.get_write_buffer_size():
             self._watch_stall()  # the connection would last until the client reads
@@ -321,6 +370,7 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         before, self._active = self._active, cycle
+        cycle.transport = self._answers
         shown, self._shown = self._shown, self._credentials(cycle)
         serving = self._serving
         if serving is None or "arrival" in cycle.scope["state"]:  # it began without a task, and may have written

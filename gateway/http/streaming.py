@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from typing import Any, TypeAlias, TypeVar
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from gateway.errors import TooManyReaders
 
@@ -90,8 +90,12 @@ class StreamedResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._endless:
             scope["state"]["area"] = "streams"
+        head: Message = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         async with self._opening as work:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            if self._endless:  # its client waits for the head, and the first piece may come much later
+                await send(head)
+            else:
+                send = _with_head(head, send)
             await self._write(work, scope["state"], receive, send)
 
     async def _write(self, work: Work, state: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -107,6 +111,20 @@ class StreamedResponse(Response):
                 await leaving
             else:
                 raise failure
+
+
+def _with_head(head: Message, send: Send) -> Send:
+    """Return a ``send`` that sends the head with the first piece of the body: a small answer is one packet."""
+    is_sent = False
+
+    async def sending(message: Message) -> None:
+        nonlocal is_sent
+        if not is_sent:
+            is_sent = True
+            await send(head)
+        await send(message)
+
+    return sending
 
 
 class ReaderSlots:

@@ -37,9 +37,17 @@ LISTINGS = frozenset(
         Operation.LIST_OBJECT_VERSIONS,
     }
 )
-# Clients ask for these before they write. They tell no more than that the bucket exists, and its location.
-ABOUT_A_BUCKET = frozenset({Operation.HEAD_BUCKET, Operation.GET_BUCKET_LOCATION})
+# Clients ask for these before they write. They tell that the bucket exists, its location, and what a write does there.
+_BEFORE_A_WRITE = frozenset({Action.WRITE})
+ABOUT_A_BUCKET = {
+    Operation.HEAD_BUCKET: IN_A_BUCKET,
+    Operation.GET_BUCKET_LOCATION: IN_A_BUCKET,
+    Operation.GET_BUCKET_CORS: _BEFORE_A_WRITE,
+    Operation.GET_BUCKET_VERSIONING: _BEFORE_A_WRITE,
+}
+"""Operations for which any of these actions is enough, granted on anything in the bucket."""
 
+_EXPECTED_OWNER = "x-amz-expected-bucket-owner"
 _PUBLIC = "the caller anonymous lacks the grant read for all of it"
 
 
@@ -96,6 +104,22 @@ class StoreRights:
             resource = None
         return self._public.key(Action.READ, bucket, key).allow(Action.READ, resource)
 
+    async def check_owner(self, request: S3Request) -> None:
+        """Refuse a write to a bucket of another owner than it expects, whatever the write then asks of the store.
+
+        A delete that finds nothing asks it for nothing, and a tombstone is no copy of the request.
+        """
+        expected = [pair for pair in request.headers if pair[0] == _EXPECTED_OWNER]
+        if not expected or request.operation.kind not in (OperationKind.WRITE, OperationKind.STAGING):
+            return
+        if await self._upstream.look_at_bucket(request.bucket, expected) not in (200, 404):
+            reason = "The bucket has another owner, or the store does not let the gateway ask for it."
+            raise StoreError.known("AccessDenied", reason=reason)
+
+    async def bucket_exists(self, bucket: str) -> bool:
+        """Return whether the store has a bucket that is the gateway's. Raises ``Unavailable``."""
+        return await self._upstream.look_at_bucket(bucket) == 200
+
     async def _owner(self, path: str, request: S3Request) -> str | None:
         """Return the id of the owner of a bucket or object; None where the store does not say."""
         query = query_of({"acl": "", "versionId": request.parameter("versionId")})
@@ -132,8 +156,11 @@ class ObjectAuthorisation(Authorisation):
         against their scope.
         """
         lacking = await self._check_grants(exchange)
-        if exchange.principal.scope is not None:
-            await self._scope.check(exchange.request, exchange.principal.scope)
+        scope = exchange.principal.scope
+        if scope is not None:
+            await self._scope.check(exchange.request, scope)
+        if scope is None or self._scope.writes_in(scope, exchange.request.bucket):  # others do not hear of the bucket
+            await self._store_rights.check_owner(exchange.request)
         operation = exchange.request.operation
         if operation.level is not Level.OBJECT or operation.kind is OperationKind.READ:
             return exchange
@@ -145,8 +172,7 @@ class ObjectAuthorisation(Authorisation):
         if request.source is not None:
             await self.reads(exchange, request.source.bucket, request.source.key)
         if operation.kind is OperationKind.ADMINISTRATION:
-            granted = rights.bucket(Action.ADMINISTER, bucket)
-            await self._require(exchange, Action.ADMINISTER, f"bucket {bucket}", granted=granted)
+            await self._check_administration(exchange)
             await self._store_rights.check_headers(request)
         elif operation.level is Level.OBJECT and operation.kind is OperationKind.READ:
             await self.reads(exchange, bucket, request.key)
@@ -157,14 +183,31 @@ class ObjectAuthorisation(Authorisation):
             await self._require(exchange, Action.WRITE, f"bucket {bucket}", granted=granted)
         elif operation is Operation.LIST_BUCKETS:
             await self._require(exchange, Action.READ, "any bucket", granted=rights.inside(None, *IN_A_BUCKET))
-        elif operation in ABOUT_A_BUCKET:
-            granted = rights.inside(bucket, *IN_A_BUCKET)
+        elif actions := ABOUT_A_BUCKET.get(operation):
+            granted = rights.inside(bucket, *actions) or rights.bucket(Action.READ, bucket)
             await self._require(exchange, Action.READ, f"bucket {bucket}", granted=granted)
         elif operation in LISTINGS:
             await self._lists(exchange, bucket, request.parameter("prefix") or "")
         else:
             await self._require(exchange, Action.READ, f"bucket {bucket}", granted=rights.bucket(Action.READ, bucket))
         return None
+
+    async def _check_administration(self, exchange: Exchange) -> None:
+        """Check a request that administers a bucket. Fenced credentials are good for objects alone.
+
+        Some clients ask for the creation of a bucket before each upload. A caller that may write there hears that the
+        bucket exists, as it does from HeadBucket. The store is never asked to create it then.
+        """
+        bucket, scope, rights = exchange.request.bucket, exchange.principal.scope, exchange.principal.rights
+        granted = rights.bucket(Action.ADMINISTER, bucket)
+        writes = rights.inside(bucket, Action.WRITE) and (scope is None or self._scope.writes_in(scope, bucket))
+        creates = exchange.request.operation is Operation.CREATE_BUCKET
+        if creates and writes and not granted and await self._store_rights.bucket_exists(bucket):
+            raise StoreError.known("BucketAlreadyOwnedByYou")
+        if scope is not None:
+            advice = "Fenced credentials administer no bucket. Use the keys of a caller with the grant administer."
+            raise StoreError.known("AccessDenied", advice)
+        await self._require(exchange, Action.ADMINISTER, f"bucket {bucket}", granted=granted)
 
     async def reads(self, exchange: Exchange, bucket: str, key: str) -> None:
         """Check a read of one object, also as the source of a copy."""
@@ -275,7 +318,7 @@ class ReadScope:
             await self._check_key(scope, request.bucket, request.key)
         elif operation in LISTINGS:
             await self._check_listing(scope, request.bucket, request.parameter("prefix") or "")
-        elif operation not in ABOUT_A_BUCKET or not self._has_a_key_in(scope, request.bucket):
+        elif not self._asks_about(operation, scope, request.bucket):
             raise _beyond(scope, f"{operation} is about more than that")
 
     async def _check_key(self, scope: FencedScope, bucket: str, key: str) -> None:
@@ -305,15 +348,25 @@ class ReadScope:
         if confused:
             raise _beyond(scope, f"the store of bucket {bucket} may take {key[:200]!a} for another key")
 
-    def _has_a_key_in(self, scope: FencedScope, bucket: str) -> bool:
+    def _asks_about(self, operation: Operation, scope: FencedScope, bucket: str) -> bool:
+        if operation not in ABOUT_A_BUCKET:
+            return False
+        if ABOUT_A_BUCKET[operation] == _BEFORE_A_WRITE:
+            return self.writes_in(scope, bucket)
+        return self._has_a_key_in(scope.readable, bucket)
+
+    def writes_in(self, scope: FencedScope, bucket: str) -> bool:
+        """Return whether a bucket can have a key that fenced credentials write."""
+        return self._has_a_key_in((scope.pattern,), bucket)
+
+    def _has_a_key_in(self, patterns: Sequence[str], bucket: str) -> bool:
         below = list(self._resources.below(bucket, ""))
-        return any(overlap(readable, pattern) for readable in scope.readable for pattern in below)
+        return any(overlap(one, pattern) for one in patterns for pattern in below)
 
 
 def _beyond(scope: FencedScope, reason: str) -> StoreError:
-    return StoreError(
+    return StoreError.known(
         "AccessDenied",
-        403,
         f"These fenced credentials read what {', '.join(scope.readable)} covers, and {reason}. Ask for credentials "
         'with a wider "read" where their user needs more.',
     )

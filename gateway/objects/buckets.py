@@ -105,10 +105,9 @@ class Administration:
             return False
         await self._sweeper.sweep_tombstones(bucket)
         if await intents.any_tombstone_in(self._database, bucket):
-            raise StoreError(
+            raise StoreError.known(
                 "BucketNotEmpty",
-                409,
-                "The bucket you tried to delete is not empty: it has tombstones of deleted objects. They have to stay "
-                "while a late request may be waiting for absence. Delete the bucket later, after two minutes at most.",
+                "It has tombstones of deleted objects. They have to stay while a late request may be waiting for "
+                "absence. Delete the bucket later, after two minutes at most.",
             )
         return True

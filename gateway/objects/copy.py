@@ -59,28 +59,25 @@ class Sources:
         response = await self._upstream.send("HEAD", source.raw_path, source.query, asked)
         async with response:
             if response.status in (304, 412):
-                raise StoreError(
-                    "PreconditionFailed", 412, "At least one of the pre-conditions you specified did not hold"
-                )
+                raise StoreError.known("PreconditionFailed")
             if response.status == 404 or response.is_tombstone:
                 raise await self._missing(source)
+            if response.status == 403 and source.expects_owner:
+                raise StoreError.known("AccessDenied", reason="The bucket of the source has another owner.")
             await response.raise_gateway_fault()
             return _object(response)
 
     async def _missing(self, source: CopySource) -> StoreError:
         """Tell a missing bucket from a missing key, which an answer to HEAD does not."""
-        bucket = await self._upstream.send("HEAD", f"/{source.bucket}")
-        async with bucket:
-            if bucket.status == 404:
-                return StoreError("NoSuchBucket", 404, "The specified bucket does not exist.")
-        return no_such_key()
+        is_absent = await self._upstream.look_at_bucket(source.bucket) == 404
+        return StoreError.known("NoSuchBucket") if is_absent else no_such_key()
 
     async def read(self, source: CopySource, found: SourceObject, checksum: Algorithm | None = None) -> VerifiedBody:
         """Return the bytes of a small source that was found, if they are still the same, with a checksum of them."""
         response = await self._upstream.send("GET", source.raw_path, source.query, [("if-match", f'"{found.etag}"')])
         async with response:
             if response.status == 412:
-                raise StoreError("PreconditionFailed", 412, "The source of the copy has changed meanwhile.")
+                raise StoreError.known("PreconditionFailed", reason="The source of the copy has changed meanwhile.")
             await response.raise_gateway_fault()
             content = await response.read(found.size + 1) if response.status == 200 else b""
         if response.status != 200 or len(content) != found.size:

@@ -242,17 +242,23 @@ class ResponseWriter:
             if response.status >= 400 and self._method != "HEAD":
                 await self.passed(response.status, response.headers, await response.read())
                 return
-            await self._start(response.status, [*client_headers(response.headers), *more])
-            if self._method != "HEAD":
-                await self._stream_body(response)
+            headers = [*client_headers(response.headers), *more]
+            if self._method == "HEAD":
+                await self._start(response.status, headers)
+            else:
+                await self._stream_body(response, headers)
             await self._send({"type": "http.response.body", "body": b""})
 
-    async def _stream_body(self, response: StoreResponse) -> None:
+    async def _stream_body(self, response: StoreResponse, headers: list[tuple[bytes, bytes]]) -> None:
+        """Send the head with the first piece of the body, so that a small answer is one packet."""
         async with aclosing(response.chunks()) as chunks:
-            async for chunk in chunks:
+            chunk: bytes | None = await anext(chunks, None)
+            await self._start(response.status, headers)
+            while chunk is not None:
                 if self._client_gone():
                     raise ClientGone
                 await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+                chunk = await anext(chunks, None)
 
     async def _whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         if status != 204 and self._method != "HEAD" and not any(name == b"content-length" for name, _ in headers):

@@ -382,7 +382,7 @@ def _objections(target: ObjectTarget, writer: FencingHeaders, missing: MissingGr
 
 
 def _denied(message: str) -> StoreError:
-    return StoreError("AccessDenied", 403, message)
+    return StoreError.known("AccessDenied", message)
 
 
 _ADVICE = {

@@ -163,22 +163,16 @@ class FormParser:
         """Count the bytes before the file. Later fields are not kept, so they do not count."""
         self._size += 0 if self.file_begun else size
         if self._size > MAX_FIELD_BYTES:
-            raise StoreError(
-                "MaxPostPreDataLengthExceeded",
-                400,
-                f"Your POST request fields preceding the upload file were too large: {MAX_FIELD_BYTES} bytes at most.",
-            )
+            raise StoreError.known("MaxPostPreDataLengthExceededError", facts={"max_size_allowed": MAX_FIELD_BYTES})
 
 
 def malformed(reason: str) -> StoreError:
     """Return S3's error for a form that cannot be read. ``reason`` is a clause."""
-    return StoreError(
-        "MalformedPOSTRequest", 400, f"The body of your POST request is not well-formed {MEDIA_TYPE}: {reason}."
-    )
+    return StoreError.known("MalformedPOSTRequest", reason=f"{reason[0].upper()}{reason[1:]}.")
 
 
 def _not_one_file() -> StoreError:
-    return StoreError("IncorrectNumberOfFilesInPostRequest", 400, "POST requires exactly one file upload per request.")
+    return StoreError.known("IncorrectNumberOfFilesInPostRequest")
 
 
 def _text(raw: bytes, what: str) -> str:
@@ -342,9 +336,8 @@ class FormUploads:
         await _respond(exchange, form, write, stored)
 
     async def refuse(self, exchange: Exchange) -> None:
-        raise StoreError(
+        raise StoreError.known(
             "PreconditionFailed",
-            412,
             f"{exchange.request.operation} takes a form: Content-Type multipart/form-data, and no query.",
             facts={"condition": "Bucket POST must be of the enclosure-type multipart/form-data"},
         )
@@ -387,8 +380,8 @@ def _check_headers(headers: Iterable[tuple[bytes, bytes]]) -> None:
         raise StoreError(
             "AccessDenied",
             403,
-            f"There were headers present in the request which were not signed: {', '.join(unsigned)}. "
-            "Send them as fields of the form, with conditions for them in its policy.",
+            "There were headers present in the request which were not signed",
+            advice=f"Send {', '.join(unsigned)} as fields of the form, with conditions for them in its policy.",
         )
 
 
@@ -417,7 +410,7 @@ def read_form(fields: Mapping[str, str]) -> FormRequest:
     if key is None:
         raise StoreError("InvalidArgument", 400, "Bucket POST must contain a field named 'key' before the file.")
     if not key or "\0" in key:
-        raise StoreError("UserKeyMustBeSpecified", 400, "The field key must name an object, without a NUL character.")
+        raise StoreError.known("UserKeyMustBeSpecified", reason="It must name an object, without a NUL character.")
     addressing.check(bucket, key)
     raw = [(name.encode(), value.encode()) for name, value in fields.items()]
     writer = read_fencing(Operation.POST_OBJECT, raw, session=fields.get("x-amz-security-token"))
@@ -475,7 +468,9 @@ def _tags(document: str) -> str:
         return ""
     tags = xml.read_tags(document.encode())
     if tags is None or not all(name for name, _ in tags):
-        raise StoreError("MalformedXML", 400, "The field tagging must be a Tagging document, with a Key in each Tag.")
+        raise StoreError.known(
+            "MalformedXML", reason="The field tagging must be a Tagging document, with a Key in each Tag."
+        )
     if len(tags) > _MAX_TAGS:
         raise StoreError("BadRequest", 400, f"Object tags cannot be greater than {_MAX_TAGS}.")
     return urlencode(tags, quote_via=quote)

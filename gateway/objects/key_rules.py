@@ -215,7 +215,7 @@ class Resources:
     def of_any(self, bucket: str, key: str) -> ObjectTarget:
         """Return what fences a key, in whichever database. Raises what ``target`` raises of the others."""
         if key.startswith(self._own) or key in self._above:
-            raise StoreError("AccessDenied", 403, "This key is for the gateway's own objects.")
+            raise StoreError.known("AccessDenied", "This key is for the gateway's own objects.")
         return self._derived(bucket, key)
 
     def below(self, bucket: str, prefix: str) -> Iterator[str]:

@@ -181,11 +181,18 @@ class Uploads:
         place = UploadKey(target.resource, request.bucket, request.key, upload_id)
         fence, upload = await uploads.peek(self._database, place)
         if upload is None or upload.staged:
-            raise _no_such_upload()
+            raise await self._unknown(exchange, target.resource)
         write = await self._writes.prepare(exchange, opened=upload, capture_start=capture_start)
         if fence is not None:
             await self._writes.refuse_if_stale(write, fence)
         return write, upload
+
+    async def _unknown(self, exchange: Exchange, resource: str) -> StoreError:
+        """Return the error for an upload that is not there. Beyond their scope, credentials do not hear of buckets."""
+        scope, bucket = exchange.principal.scope, exchange.request.bucket
+        if (scope is None or scope.covers(resource)) and await self._upstream.look_at_bucket(bucket) == 404:
+            return StoreError.known("NoSuchBucket")
+        return _no_such_upload()
 
 
 async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
@@ -199,9 +206,6 @@ def _addressed(exchange: Exchange) -> tuple[str, int]:
 
 
 def _no_such_upload() -> StoreError:
-    return StoreError(
-        "NoSuchUpload",
-        404,
-        "The specified upload does not exist. The upload ID may be invalid, or the upload may have been aborted or "
-        "completed, or it was not opened through this gateway.",
+    return StoreError.known(
+        "NoSuchUpload", reason="Uploads that were not opened through the gateway are unknown to it."
     )

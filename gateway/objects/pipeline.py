@@ -41,7 +41,7 @@ from gateway.objects.reads import Listings, Reads
 from gateway.objects.s3 import addressing
 from gateway.objects.s3.answers import RawHeaders
 from gateway.objects.s3.operations import Operation, OperationKind
-from gateway.objects.s3.request import S3Request, classify
+from gateway.objects.s3.request import S3Request, classify, combined
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.objects.sweeper import Sweeper
@@ -172,7 +172,7 @@ class ObjectPlane:
     async def _serve(self, scope: Scope, receive: Receive, response: ResponseWriter) -> None:
         """Address the request, and dispatch it: a form, a preflight, or a request that is signed in its head."""
         head, body = Head.of(scope), self._bodies.of(scope, receive)
-        signed = RequestHead(head.method, head.raw_path, head.query_string, head.headers)
+        signed = RequestHead(head.method, head.raw_path, head.query_string, combined(head.headers))
         host_bucket = addressing.bucket_of_host(head.headers, self._settings.domains)
         form_bucket = self.forms.bucket(signed, host_bucket) if head.method == "POST" else None
         if form_bucket is not None:
@@ -181,7 +181,7 @@ class ObjectPlane:
             await self._reads.preflight(signed, host_bucket, response)
         else:
             signature = self._authenticate(signed, head, scope)
-            request = classify(head.method, head.raw_path, head.query_string, head.headers, host_bucket)
+            request = classify(head.method, head.raw_path, head.query_string, signed.headers, host_bucket)
             self._neighbours.check_source(request, self)
             settings, hosted = self._settings, host_bucket is not None
             exchange = Exchange(

@@ -128,7 +128,9 @@ async def _absent(exchange: Exchange, response: StoreResponse) -> None:
     if version_id is not None:
         marks = [(b"x-amz-delete-marker", b"true"), (b"x-amz-version-id", version_id.encode("latin-1"))]
         if exchange.request.parameter("versionId") is not None:
-            error = StoreError("MethodNotAllowed", 405, "This version is a delete marker: it can only be deleted.")
+            error = StoreError.known(
+                "MethodNotAllowed", reason="This version is a delete marker: it can only be deleted."
+            )
             marks.append((b"allow", b"DELETE"))
     await exchange.response.refusal(error, tuple(marks))
 

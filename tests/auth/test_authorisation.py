@@ -187,15 +187,20 @@ async def test_renewals_that_are_not_granted_do_not_hold_the_others_up(
 
 
 def needed(operation: Operation) -> set[str]:
+    if operation is Operation.CREATE_BUCKET:
+        return {"administer", "write"}  # a writer hears that the bucket exists
     if operation.kind is OperationKind.ADMINISTRATION:
         return {"administer"}
-    if operation in ABOUT_A_BUCKET or operation is Operation.LIST_BUCKETS:
+    if operation is Operation.LIST_BUCKETS:
         return {"read", "write", "administer"}
+    if operation in ABOUT_A_BUCKET:
+        return {"read", *ABOUT_A_BUCKET[operation]}
     return {"read"} if operation.kind is OperationKind.READ else {"write"}
 
 
 def target_of(operation: Operation) -> str:
-    path = {Level.SERVICE: "/", Level.BUCKET: "/scratch", Level.OBJECT: "/scratch/key"}[operation.level]
+    bucket = "bucket" if operation is Operation.CREATE_BUCKET else "scratch"  # another request deletes that one
+    path = {Level.SERVICE: "/", Level.BUCKET: f"/{bucket}", Level.OBJECT: f"/{bucket}/key"}[operation.level]
     query = "&".join(f"{name}={2 if name == 'list-type' else 1}" for name in sorted(operation.markers))
     return f"{path}?{query}".rstrip("?")
 

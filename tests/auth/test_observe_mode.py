@@ -418,7 +418,7 @@ async def test_fenced_credentials_stay_within_their_scope(sides: Sides) -> None:
     own = await stage.issued("key-of-root", resource="order/8", token="5")
     status, code, message = await refused(connect(stage.origin, None, **own).put_object, Key="k/a", Body=b"x")
     assert (status, code) == (403, "AccessDenied")
-    assert message == "These fenced credentials are for order/8, not for s3/bucket/k/a."
+    assert message == "Access Denied. These fenced credentials are for order/8, not for s3/bucket/k/a."
 
 
 async def test_the_page_shows_the_missing_grant(sides: Sides) -> None:

@@ -465,7 +465,7 @@ HEX = "0" * 64
         ("", ARGUMENT),
         (f"AWS4-HMAC-SHA256x Credential={SCOPE}, {SIGNED}, Signature={HEX}", ARGUMENT),
         (f"aws4-hmac-sha256 Credential={SCOPE}, {SIGNED}, Signature={HEX}", ARGUMENT),
-        ("AWS4-HMAC-SHA256", MALFORMED_HEADER),
+        ("AWS4-HMAC-SHA256", ARGUMENT),
         (f"AWS4-HMAC-SHA256 Credential={SCOPE}, {SIGNED}", MALFORMED_HEADER),
         (f"AWS4-HMAC-SHA256 Credential={SCOPE}, {SIGNED}, Signature=00", MALFORMED_HEADER),
         *(
@@ -484,6 +484,33 @@ HEX = "0" * 64
 )
 def test_a_header_that_is_not_a_signature_of_this_form(value: str, expected: tuple[str, int]) -> None:
     assert refusal(changed(in_headers(), b"authorization", value.encode())) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (f"{SCOPE.replace('/s3/', '/sts/')}", 'incorrect service "sts". This endpoint belongs to "s3".'),
+        (f"{SCOPE.replace('aws4', 'aws5')}", 'incorrect terminal "aws5_request". This endpoint uses "aws4_request".'),
+        (f"{ID}/1/us-east-1/s3/aws4_request", 'incorrect date format "1". This date in the credential must be'),
+        (f"{ID}/1/2/us-east-1/s3/aws4_request", "the Credential is mal-formed; expecting"),
+        ("AKIA", "the Credential is mal-formed; expecting"),
+    ],
+)
+def test_what_is_wrong_with_a_credential_is_said_in_the_words_of_s3(value: str, words: str) -> None:
+    authorization = f"AWS4-HMAC-SHA256 Credential={value}, {SIGNED}, Signature={HEX}"
+    header = changed(in_headers(), b"authorization", authorization.encode())
+    with pytest.raises(StoreError) as raised:
+        verify(header, secret_of, THEN)
+    assert raised.value.message.startswith(f"The authorization header is malformed; {words}")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [("x", "should be a number"), ("-1", "must be non-negative"), ("604801", "must be less than a week")],
+)
+def test_what_is_wrong_with_a_lifetime_is_said_in_the_words_of_s3(seconds: str, words: str) -> None:
+    with pytest.raises(StoreError, match=f"X-Amz-Expires {words}"):
+        signature_claims._lifetime(seconds)
 
 
 @pytest.mark.parametrize(
@@ -561,8 +588,10 @@ def test_nothing_of_the_signature_stands_in_both_places(header: bytes) -> None:
 )
 def test_signature_version_2_is_refused_with_advice(query: bytes) -> None:
     for request in (RequestHead("GET", b"/b/k", query, [HOST]), in_query("GET", b"/b/k", query)):
-        with pytest.raises(StoreError, match=r'Config\(signature_version="s3v4"\)'):
+        with pytest.raises(StoreError) as raised:
             verify(request, secret_of, THEN)
+        assert "aws configure set default.s3.signature_version s3v4" in raised.value.advice
+        assert 'Config(signature_version="s3v4")' in raised.value.advice
         assert refusal(request) == INVALID
 
 

@@ -298,7 +298,7 @@ class Rclone(Program):
         path = program("rclone", "run `make clients`, or apt-get install rclone")
         (self.home / "rclone.conf").write_text(
             f"[gateway]\ntype = s3\nprovider = Other\nendpoint = {self.origin}\nregion = {REGION}\nenv_auth = true\n"
-            "upload_cutoff = 8M\nchunk_size = 8M\nno_check_bucket = true\nno_head = true\n"
+            "upload_cutoff = 8M\nchunk_size = 8M\nno_head = true\n"
         )
         trusting = {"SSL_CERT_FILE": self.authority} if self.authority else {}
         shell = Shell(self.home, environment(self.login) | trusting)
@@ -590,6 +590,20 @@ def test_a_header_that_rclone_does_not_sign_is_refused(opened: Opened, lock: Loc
     with pytest.raises(OSError, match="status code: 403"):
         opened(Rclone).run("--header", "Fencing-Token: 35", "copyto", str(tree / "a b+c.txt"), "@k")
     assert lock.objects() == {}
+
+
+@pytest.mark.installed
+def test_rclone_asks_for_the_creation_of_its_bucket(opened: Opened, lock: Lock, tree: Path) -> None:
+    """It does so before each of these, also with fenced credentials, and takes the answer for success."""
+    client = opened(Rclone)
+    client.run("touch", "@touched")
+    client.run("copyto", str(tree / "parts"), "@parts")
+    client.run("mkdir", "@")
+    piping = f"echo piped | rclone --config rclone.conf rcat gateway:{client.place('piped')}"
+    assert Shell(client.home, environment(client.login)).run("sh", "-c", piping).status == 0
+    assert set(lock.objects()) == {"touched", "parts", "piped"}
+    assert lock.body("piped") == b"piped\n"
+    assert lock.rejections() == []
 
 
 # Over TLS, where bodies come in other forms: in chunks with a trailer, unsigned, or with an MD5

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.http import connection
 from gateway.http.crowd import CROWD
+from tests.objects import raw
+from tests.objects.object_gateway import staged
+from tests.running import API_KEY
 from tests.serving_app import served
 from tests.waiting import PATIENCE
 
@@ -28,6 +32,9 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     """
     if scope["raw_path"] == b"/endless":
         await endless(scope, send)
+        return
+    if scope["raw_path"].startswith(b"/pieces/"):
+        await pieces(scope, send)
         return
     asked.append(scope["raw_path"])
     if scope["raw_path"] == b"/waiting":
@@ -54,6 +61,17 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     headers = [(b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def pieces(scope: Any, send: Any) -> None:
+    """Answer in pieces: with its path's second name the seconds between head and body, or the size of each piece."""
+    _, name, value = scope["raw_path"].split(b"/")[1:]
+    body = b"x" * int(value) if name == b"size" else b"late"
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    if name == b"pause":
+        await asyncio.sleep(float(value))
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def endless(scope: Any, send: Any) -> None:
@@ -339,3 +357,98 @@ async def test_a_request_that_asks_for_an_upgrade_is_answered_and_is_the_last(po
     assert answer.startswith(OK)
     assert b"connection: close" in answer
     assert answer.endswith(b"short")
+
+
+# A client that reads once has a small answer whole.
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The writes to the transports of connections. Each is a packet."""
+    pieces, made = list[bytes](), connection.Connection.connection_made
+
+    def watched(self: connection.Connection, transport: Any) -> None:
+        write = transport.write
+
+        def recorded(data: bytes) -> None:
+            pieces.append(bytes(data))
+            write(data)
+
+        transport.write = recorded
+        made(self, transport)
+
+    monkeypatch.setattr(connection.Connection, "connection_made", watched)
+    return pieces
+
+
+async def test_head_and_body_are_one_write(port: int, written: list[bytes]) -> None:
+    got = await exchange(port, b"GET /one HTTP/1.1\r\nhost: a\r\n\r\nGET /two HTTP/1.1\r\nhost: a\r\n\r\n", head(0))
+    assert got.count(b"short") == 3
+    assert [each.startswith(OK) and each.endswith(b"\r\n\r\nshort") for each in written] == [True] * 3
+
+
+async def test_an_answer_without_a_body_is_one_write(port: int, written: list[bytes]) -> None:
+    await exchange(port, b"HEAD / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    (only,) = written
+    assert only.startswith(OK)
+    assert only.endswith(b"\r\n\r\n")
+
+
+async def test_a_head_does_not_wait_for_a_late_body(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head(0, b"/pieces/pause/%d" % (2 * PATIENCE)))
+    async with asyncio.timeout(PATIENCE):
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(OK)
+    writer.close()
+
+
+async def test_a_large_piece_is_not_copied_for_its_head(port: int, written: list[bytes]) -> None:
+    got = await exchange(port, head(0, b"/pieces/size/100000"))
+    assert got.count(b"x") >= 100_000
+    assert len(written[0]) < 1000
+    written.clear()
+    await exchange(port, head(0, b"/pieces/size/1000"))
+    assert len(written[0]) > 1000
+    assert b"".join(written[1:]) == b"0\r\n\r\n"
+    assert len(written) == 2
+
+
+async def test_a_body_is_asked_for_before_there_is_a_head(port: int, written: list[bytes]) -> None:
+    asking = b"PUT /body HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n"
+    await exchange(port, asking, b"abc", pause=0.2)
+    assert written[0] == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert len(written) == 2
+    assert written[1].endswith(b"\r\n\r\n3")
+
+
+async def test_on_each_plane(postgres_server: EmbeddedPostgres, written: list[bytes]) -> None:
+    async with staged(postgres_server) as stage:
+        await stage.rows("CREATE TABLE words (id bigint PRIMARY KEY, word text)")
+        await stage.rows("INSERT INTO words VALUES (1, 'hello')")
+        await stage.knows("words")
+        token, key = ("fencing-token", "1"), f"Bearer {API_KEY}"
+
+        def signed(method: str, target: str, *headers: tuple[str, str]) -> bytes:
+            return raw.head(stage.origin, method, target, headers)
+
+        def plain(method: str, target: str, *headers: tuple[str, str]) -> bytes:
+            return raw.lines(method, target, [("host", "a"), ("authorization", key), *headers])
+
+        for request, status in (
+            (signed("PUT", "/bucket/key", token, ("content-length", "3")) + b"abc", 200),
+            (signed("GET", "/bucket/key"), 200),
+            (signed("HEAD", "/bucket/key"), 200),
+            (signed("GET", "/bucket?list-type=2"), 200),
+            (signed("GET", "/bucket/absent"), 404),
+            (signed("PUT", "/bucket/key", ("content-length", "0")), 428),
+            (signed("DELETE", "/bucket/key", token), 204),
+            *[(plain("GET", "/v1/tables/words?id=eq.1"), 200)] * 3,
+            (plain("GET", "/v1/tables/words?nothing=eq.1"), 400),
+            *[(plain("DELETE", "/v1/tables/words?id=eq.1", token), 204)] * 3,
+            (plain("GET", "/v1/fences/a/b"), 200),
+            (plain("GET", "/v1/rejections.ndjson"), 200),
+            (plain("GET", "/v1/nothing"), 404),
+        ):
+            written.clear()
+            reply = await raw.ask(stage.origin, request)
+            assert (reply.status, len([one for one in written if one])) == (status, 1), request

@@ -46,8 +46,9 @@ def test_the_bucket_in_a_host(bucket: str | None) -> None:
 def test_the_alias_of_an_access_point_is_another_name_of_a_bucket(alias: str) -> None:
     """A caller that is refused for the bucket could otherwise write its objects by the other name."""
     for path, headers in ((f"/{alias}/key", []), ("/key", [(b"host", f"{alias}.localhost".encode())])):
-        with pytest.raises(StoreError, match="alias of an access point") as raised:
+        with pytest.raises(StoreError) as raised:
             classify_hosted("PUT", path.encode(), b"", headers)
+        assert "alias of an access point" in raised.value.advice
         assert (raised.value.s3_code, raised.value.status) == ("InvalidBucketName", 400)
 
 
@@ -162,9 +163,9 @@ NAMELESS = {
     ("InvalidArgument", 400): [
         *(b"", b"/", b"bucket", b"bucket/", b"/bucket/", b"bucket?versionId=1", b"bucket/a+b", b"bucket/%"),
         *(b"bucket/%zz", b"bucket/%ff", b"bucket/a%00b", b"bucket/key?", b"bucket/key?versionId"),
+        *(b"//bucket/key", b"Bucket/key", b"../bucket/key", b"192.168.0.1/key"),
         *(b"bucket/key?versionId=", b"bucket/key?versionId=%zz", b"bucket/key?acl", b"bucket/a?b?versionId=1"),
     ],
-    ("InvalidBucketName", 400): [b"//bucket/key", b"Bucket/key", b"../bucket/key", b"192.168.0.1/key"],
     ("KeyTooLongError", 400): [b"bucket/" + b"a" * 1025],
     ("NotImplemented", 501): [
         b"arn:aws:s3:us-west-2:123456789012:accesspoint/name/object/key",

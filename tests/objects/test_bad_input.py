@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.objects.clients import call, connect, refused
@@ -209,6 +210,69 @@ async def test_deletes_of_many_without_a_token(shared: Stage) -> None:
     assert "Deleted" not in answer
     assert not shared.written(since)
     assert shared.body("copied") == b"source"
+
+
+@pytest.mark.parametrize(
+    ("query", "headers"),
+    [("?AWSAccessKeyId=AKIA&Signature=c2ln&Expires=1893456000", []), ("", [("authorization", "AWS AKIA:c2ln")])],
+)
+async def test_signature_version_2(shared: Stage, key: str, query: str, headers: Headers) -> None:
+    """`aws s3 presign` and boto3 presign with it by default where the endpoint is not that of AWS."""
+    for method in ("GET", "PUT", "DELETE"):
+        request = lines(method, f"/bucket/{key}{query}", [("host", "gateway"), ("content-length", "0"), *headers])
+        reply = await ask(shared.origin, request)
+        assert (reply.status, reply.code) == (400, "InvalidRequest")
+        assert b"Please use AWS4-HMAC-SHA256." in reply.body
+        assert b"aws configure set default.s3.signature_version s3v4" in reply.body
+        assert b'Config(signature_version="s3v4")' in reply.body
+    assert shared.body(key) is None
+
+
+METADATA = {"long": "v" * 2045}
+"""One byte more than S3 allows: names count without their prefix, and the gateway's own do not count."""
+
+
+async def test_too_much_metadata_in_each_way_in(shared: Stage, key: str) -> None:
+    s3, since, too_large = connect(shared.origin, "33"), len(shared.double.requests), (400, "MetadataTooLarge")
+    copied: dict[str, Any] = {"Key": key, "CopySource": "bucket/copied", "Metadata": METADATA}
+    for function, arguments in (
+        (s3.put_object, {"Key": key, "Body": b"x", "Metadata": METADATA}),
+        (s3.create_multipart_upload, {"Key": key, "Metadata": METADATA}),
+        (s3.copy_object, {**copied, "MetadataDirective": "REPLACE"}),
+        (s3.copy_object, copied),
+    ):
+        assert (await refused(function, **arguments))[:2] == too_large
+    fields = {"x-amz-meta-long": METADATA["long"], "x-amz-meta-fencing-token": "33"}
+    conditions = [{name: value} for name, value in fields.items()]
+    form = s3.generate_presigned_post("bucket", key, Fields=dict(fields), Conditions=conditions)
+    async with httpx.AsyncClient() as client:
+        posted = await client.post(form["url"], data=form["fields"], files={"file": b"x"})
+        url = s3.generate_presigned_url("put_object", Params={"Bucket": "bucket", "Key": key, "Metadata": METADATA})
+        put = await client.put(url, headers={f"x-amz-meta-{name}": value for name, value in METADATA.items()})
+    for answer in (posted, put):
+        assert (answer.status_code, "MetadataTooLarge" in answer.text) == (400, True), answer.text
+    assert not shared.written(since)
+
+
+async def test_metadata_that_is_repeated_is_one_list(shared: Stage, key: str) -> None:
+    """S3 signs and keeps it so. A token must not be a list."""
+    metadata = [("x-amz-meta-colour", "red,green"), ("x-amz-meta-other", "x")]
+    signed = head(shared.origin, "PUT", f"/bucket/{key}", [TOKEN, *metadata], unsigned=[("content-length", "0")])
+    request = signed.replace(b"x-amz-meta-colour: red,green", b"x-amz-meta-colour: red\r\nx-amz-meta-colour: green ")
+    assert request != signed
+    assert (await ask(shared.origin, request)).status == 200
+    kept = (await call(connect(shared.origin).head_object, Key=key))["Metadata"]
+    assert {name: kept[name] for name in ("colour", "other")} == {"colour": "red,green", "other": "x"}
+    tokens = [("x-amz-meta-fencing-token", "33"), ("x-amz-meta-fencing-token", "33")]
+    request = head(shared.origin, "PUT", f"/bucket/{key}", tokens, unsigned=[("content-length", "0")])
+    assert (await ask(shared.origin, request)).status == 400
+
+
+@pytest.mark.parametrize("name", ["aa", "a", "v2", ".gitignore", "my-bucket.", "bucket-%25", "Upper", "a_b"])
+async def test_a_name_that_no_bucket_can_have(shared: Stage, name: str) -> None:
+    for method in ("PUT", "GET"):
+        reply = await ask(shared.origin, head(shared.origin, method, f"/{name}", unsigned=[("content-length", "0")]))
+        assert (reply.status, reply.code) == (400, "InvalidBucketName")
 
 
 async def test_a_bucket_that_is_not_there(shared: Stage) -> None:

@@ -98,8 +98,42 @@ async def test_a_caller_without_the_right_does_not(shared: Stage, bucket: str, c
             shared.double.store.create_bucket(bucket, shared.double.service.now())
         assert await outcome(function, Bucket=bucket, **arguments) == DENIED
         assert (bucket in shared.double.store.buckets) == there
-    assert recorded(shared).asked[since:] == []
+    assert recorded(shared).changing(since) == []
     assert await on_record(shared, bucket) == []
+
+
+@pytest.mark.parametrize(
+    ("resource", "read", "answer"),
+    [
+        ("s3/{bucket}/**", "own", (409, "BucketAlreadyOwnedByYou")),
+        ("s3/{bucket}/one/key", "own", (409, "BucketAlreadyOwnedByYou")),
+        ("s3/other/**", "own", DENIED),
+        ("s3/other/**", "all", DENIED),
+    ],
+)
+async def test_a_writer_that_creates_its_bucket_hears_that_it_exists(
+    shared: Stage, bucket: str, resource: str, read: str, answer: tuple[int, str]
+) -> None:
+    """rclone does so before each upload. A caller that may not write there does not even hear this."""
+    issued = await shared.issued("root-key", resource=resource.format(bucket=bucket), token="34", read=read)
+    s3, since = connect(shared.origin, **issued), len(recorded(shared).asked)
+    status, code, message = await refused(s3.create_bucket, Bucket=bucket)
+    assert (status, code) == DENIED
+    assert "Fenced credentials administer no bucket." in message
+    shared.double.store.create_bucket(bucket, shared.double.service.now())
+    assert await outcome(s3.create_bucket, Bucket=bucket) == answer
+    assert recorded(shared).changing(since) == []
+    asked = [each.path for each in recorded(shared).asked[since:]]
+    assert asked == ([f"/{bucket}"] * 2 if answer != DENIED else []), "existence is not even asked for"
+    assert await on_record(shared, bucket) == []
+
+
+async def test_a_store_that_is_away_does_not_pass_for_a_missing_bucket(shared: Stage, bucket: str) -> None:
+    """rclone takes a refusal for final."""
+    shared.double.store.create_bucket(bucket, shared.double.service.now())
+    failing = shared.double.fail(status=500, operation="HeadBucket", bucket=bucket, times=None)
+    assert (await outcome(connect(shared.origin, "34").create_bucket, Bucket=bucket))[0] == 503
+    shared.double.faults.remove(failing)
 
 
 async def fenced(stage: Stage, bucket: str, caller: str) -> S3Client:

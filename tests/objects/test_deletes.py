@@ -16,7 +16,7 @@ from gateway.fencing.intent import DEAD_AFTER
 from tests.doubles.s3.objects import DeleteMarker
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.objects import raw
-from tests.objects.clients import body_of, call, connect, outcome
+from tests.objects.clients import body_of, call, connect, outcome, refused
 from tests.objects.object_gateway import RecordingDouble, Stage, entomb, module_stage, recorded, store
 from tests.tiers import first
 from tests.waiting import PATIENCE
@@ -34,6 +34,68 @@ shared = module_stage(
     objects=[{"match": "bucket/jobs/{job}/**", "resource": "job/{job}"}],
     limits={"pending_wait": PATIENCE},
 )
+
+
+OWNER, OTHER = "111111111111", "222222222222"
+
+
+class Owned(RecordingDouble):
+    """A store that knows the owner of its buckets, and refuses requests that expect another one."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        expected = dict(scope["headers"]).get(b"x-amz-expected-bucket-owner", OWNER.encode()).decode()
+        if expected == OWNER:
+            await super().__call__(scope, receive, send)
+            return
+        document = b"" if scope["method"] == "HEAD" else b"<Error><Code>AccessDenied</Code></Error>"
+        await send({"type": "http.response.start", "status": 403, "headers": []})
+        await send({"type": "http.response.body", "body": document})
+
+
+owned = module_stage(lambda: store("bucket", "other", kind=Owned, minimum_part_size=1))
+
+
+async def test_the_expected_owner_is_judged_on_every_write(owned: Stage, key: str) -> None:
+    """Also if the write asks the store for nothing: a delete of an absent key, a list of keys, an upload of ours."""
+    s3 = connect(owned.origin, "33")
+    await call(s3.put_object, Key="source", Body=b"x")
+    upload = (await call(s3.create_multipart_upload, Key=key))["UploadId"]
+    named: dict[str, Any] = {"Key": key, "UploadId": upload}
+    part = await call(s3.upload_part, **named, PartNumber=1, Body=b"x")
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    source = {"Key": key, "CopySource": "bucket/source"}
+    writes: list[tuple[Any, dict[str, Any]]] = [
+        (s3.delete_object_tagging, {"Key": "source"}),
+        (s3.put_object_tagging, {"Key": "source", "Tagging": TAGS}),
+        (s3.put_object, {"Key": key, "Body": b"x"}),
+        (s3.put_object, {"Key": key, "Body": bytes(9 * 1024**2)}),
+        (s3.copy_object, source),
+        (s3.create_multipart_upload, {"Key": key}),
+        (s3.upload_part, {**named, "PartNumber": 1, "Body": b"x"}),
+        (s3.upload_part_copy, {**named, "PartNumber": 2, "CopySource": "bucket/source"}),
+        (s3.complete_multipart_upload, {**named, "MultipartUpload": parts}),
+        (s3.abort_multipart_upload, named),
+        (s3.delete_object, {"Key": key}),
+        (s3.delete_objects, doomed(key, "source")),
+    ]
+    before = owned.double.sequence
+    for function, arguments in writes:
+        assert await outcome(function, **arguments, ExpectedBucketOwner=OTHER) == (403, "AccessDenied"), function
+    for function, arguments in ((s3.copy_object, source), (s3.upload_part_copy, {**named, **source, "PartNumber": 2})):
+        refusal = await outcome(function, **arguments, ExpectedSourceBucketOwner=OTHER)
+        assert refusal == (403, "AccessDenied"), function
+    issued = await owned.issued(resource="s3/other/**", token="34")
+    status, code, message = await refused(
+        connect(owned.origin, **issued).delete_object, Key=key, ExpectedBucketOwner=OTHER
+    )
+    assert (status, code) == (403, "AccessDenied")
+    assert "These fenced credentials are for s3/other/**" in message, "they hear nothing of the bucket"
+    assert not owned.applied(before)
+    aborted = writes[-3]
+    for function, arguments in [one for one in writes if one is not aborted]:
+        status, code = await outcome(function, **arguments, ExpectedBucketOwner=OWNER)
+        assert status < 300, code
+    assert await outcome(s3.delete_object, Key=key, ExpectedBucketOwner=OWNER) == (204, "")
 
 
 def doomed(*keys: str | dict[str, Any], **more: Any) -> dict[str, Any]:

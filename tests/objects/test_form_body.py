@@ -99,8 +99,8 @@ def test_the_name_of_the_file_has_no_folders(given: str, filename: str) -> None:
         (part("key", b"k", headers=f"X-Long: {'x' * 5000}\r\n") + FILE + LAST, "MalformedPOSTRequest"),
         (part("key", b"k", headers="".join(f"X-{n}: x\r\n" for n in range(9))) + LAST, "MalformedPOSTRequest"),
         (b"".join(part(f"x{n}", b"") for n in range(MAX_FIELDS + 1)) + FILE + LAST, "MalformedPOSTRequest"),
-        (part("key", b"k" * MAX_FIELD_BYTES) + FILE + LAST, "MaxPostPreDataLengthExceeded"),
-        (b"".join(part(f"x{n}", b"v" * 1000) for n in range(21)) + FILE + LAST, "MaxPostPreDataLengthExceeded"),
+        (part("key", b"k" * MAX_FIELD_BYTES) + FILE + LAST, "MaxPostPreDataLengthExceededError"),
+        (b"".join(part(f"x{n}", b"v" * 1000) for n in range(21)) + FILE + LAST, "MaxPostPreDataLengthExceededError"),
         (part("key", b"\xff") + FILE + LAST, "InvalidArgument"),
     ],
 )
@@ -121,8 +121,9 @@ def test_a_field_that_never_ends_is_not_kept() -> None:
 
 @pytest.mark.parametrize("boundary", ["", "; boundary=", f"; boundary={'x' * 71}", '; boundary="a "', "; boundary=ä"])
 def test_an_invalid_boundary_is_refused(boundary: str) -> None:
-    with pytest.raises(StoreError, match="boundary"):
+    with pytest.raises(StoreError) as raised:
         FormParser(f"multipart/form-data{boundary}")
+    assert "boundary" in str(raised.value.facts["reason"])
 
 
 def test_only_multipart_form_data_is_a_form() -> None:

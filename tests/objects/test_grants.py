@@ -12,7 +12,7 @@ from gateway.auth.principal import FencedScope, Principal
 from gateway.config.access import CallerKeys
 from gateway.errors import StoreError
 from gateway.fencing.token import Token
-from gateway.objects.authorisation import ReadScope
+from gateway.objects.authorisation import ABOUT_A_BUCKET, ReadScope
 from gateway.objects.key_rules import KeyRule, Resources
 from gateway.objects.s3.operations import Level, Operation, OperationKind
 from gateway.objects.s3.request import S3Request, classify
@@ -176,6 +176,10 @@ async def test_they_read_what_they_write(shared: Stage, key: str) -> None:
     assert await body_of(s3, own) == b"x"
     await call(s3.head_object, Key=own)
     await call(s3.head_bucket)
+    assert await outcome(s3.get_bucket_location) == (200, "")
+    assert await outcome(s3.get_bucket_versioning) == (200, "")
+    assert (await outcome(s3.get_bucket_cors))[0] == 501, "it reaches the store, and the double has no such operation"
+    assert await outcome(s3.get_bucket_policy) == DENIED, "it is about more"
     await call(s3.copy_object, Key=f"jobs/{key}/copy", CopySource=f"bucket/{own}")
     listed = await call(s3.list_objects_v2, Prefix=f"jobs/{key}/")
     assert [one["Key"] for one in listed["Contents"]] == [f"jobs/{key}/copy", own]
@@ -267,14 +271,14 @@ async def denied(asked: S3Request, held: FencedScope, profiles: Any = NOTHING_CO
     if refused is None:
         return False
     assert (refused.s3_code, refused.status) == ("AccessDenied", 403)
-    assert "These fenced credentials read what" in refused.message
+    assert "These fenced credentials read what" in refused.advice
     return True
 
 
 @pytest.mark.parametrize("pattern", ["job/42", "s3/other/**", "s3/bkt/key2", "s3/bkt/key/**", "s3/*/other"])
 async def test_a_key_beyond_the_grant_is_not_read(pattern: str) -> None:
     for operation in READING:
-        if operation in (Operation.HEAD_BUCKET, Operation.GET_BUCKET_LOCATION):
+        if operation in ABOUT_A_BUCKET:
             assert await denied(request(operation, bucket="third"), grant("s3/bkt/**")), operation
         else:
             assert await denied(request(operation), grant(pattern)), operation
@@ -302,11 +306,13 @@ async def test_a_listing_must_stay_below_a_granted_prefix(operation: Operation) 
 
 
 async def test_a_bucket_with_a_granted_key_is_found() -> None:
-    for operation in (Operation.HEAD_BUCKET, Operation.GET_BUCKET_LOCATION):
+    for operation in ABOUT_A_BUCKET:
         for pattern in ("job/42", "s3/bkt/deep/key", "s3/*/x"):
             assert not await denied(request(operation), grant(pattern))
         assert await denied(request(operation), grant("s3/other/**"))
         assert await denied(request(operation), grant("public.orders/5"))
+        reads = operation in (Operation.HEAD_BUCKET, Operation.GET_BUCKET_LOCATION)
+        assert await denied(request(operation), grant("s3/other/**", "s3/bkt/deep/key")) != reads, "it writes nothing"
 
 
 async def test_another_spelling_of_another_key_is_not_read() -> None:

@@ -86,7 +86,7 @@ def test_no_caller_writes_at_the_gateways_own_keys_or_in_their_way(keys: list[st
     """On a store that keeps objects as files, a file with the name of a folder would be in the way."""
     resources = Resources(journals=["a/b/"])
     for key in keys:
-        with nullcontext() if writable else pytest.raises(StoreError, match="the gateway's own"):
+        with nullcontext() if writable else pytest.raises(StoreError):
             assert resources.target("bucket", key).resource == f"s3/bucket/{key}"
 
 

@@ -170,6 +170,9 @@ async def test_uploads_of_the_gateways_own_are_left_out(mixed: Stage) -> None:
     (page,) = await in_thread(pages, Delimiter="/")
     assert [one["Prefix"] for one in page["CommonPrefixes"]] == ["b/", "c/"]
     assert "Uploads" not in page
+    for marker, expected in (("0", ["b/1", "c/2"]), ("b/0", ["b/1", "c/2"]), ("b/2", ["c/2"]), ("x", [])):
+        page = await call(client.list_multipart_uploads, Bucket="uploads", KeyMarker=marker)
+        assert [one["Key"] for one in page.get("Uploads", ())] == expected, "a marker need not be in the list"
 
 
 async def test_a_tombstone_is_shown_as_a_delete_marker(postgres_server: EmbeddedPostgres) -> None:

@@ -518,13 +518,12 @@ def statement(**members: Any) -> bytes:
         ({"Resource": ["arn:aws:s3:::b/a/*", "arn:aws:s3:::b"]}, (False, True, (("a/", True), None))),
         ({"Resource": "arn:aws:s3:::b/${aws:username}/x"}, (False, True, (("", True),))),
         ({"Resource": "arn:aws:s3:::*/x"}, (False, True, (None,))),
-        ({"Resource": None}, (False, True, (None,))),
         ({"Principal": {"AWS": ["1", "arn:aws:iam::2:root"]}}, (False, False, (("", True),))),
         ({"Principal": {"AWS": ["1", "*"]}}, (False, True, (("", True),))),
         ({"Principal": {"AWS": "1"}, "NotPrincipal": {"AWS": "2"}}, (False, True, (("", True),))),
         ({"Action": "S3:getobject*"}, (False, True, (("", True),))),
-        ({"Action": None}, (True, True, (("", True),))),
-        ({"Effect": "deny", "Action": "s3:PutObject"}, (True, True, (("", True),))),
+        ({"Action": None, "NotAction": "s3:GetObject"}, (True, True, (("", True),))),
+        ({"Resource": None, "NotResource": "arn:aws:s3:::b/a"}, (False, True, (None,))),
         ({"Condition": {"IpAddress": {}}, "Action": "s3:PutObject"}, (True, True, (("", True),))),
     ],
     ids=str,
@@ -535,7 +534,7 @@ def test_the_rights_of_a_statement(members: dict[str, Any], expected: tuple[bool
 
 def test_a_denial_gives_no_right_and_case_does_not_hide_one() -> None:
     assert policy_rights(statement(Effect="Deny", Action="s3:*"), "b") == []
-    assert policy_rights(statement(Action="s3:PutObject").lower(), "b")[0].writes
+    assert policy_rights(statement(Action="s3:PutObject").lower().replace(b"allow", b"Allow"), "b")[0].writes
 
 
 @pytest.mark.parametrize(
@@ -551,6 +550,11 @@ def test_a_denial_gives_no_right_and_case_does_not_hide_one() -> None:
         statement(Action=[["s3:PutObject"]]),
         statement(Principal={"AWS": {"a": "*"}}),
         statement(Principal=5),
+        # S3 judges a policy before it asks for rights: these are no denials.
+        *(statement(Effect=effect, Action="s3:PutObject") for effect in (None, "deny", "Permit")),
+        *(statement(Action=action) for action in (None, "", [], "PutObject", ["s3:GetObject", "ec2:Run"])),
+        *(statement(Principal=principal) for principal in (None, "", [], {"AWS": ""}, {"AWS": []})),
+        *(statement(Resource=name) for name in (None, "", [], "b/*", "arn:aws:s3:::other/*", "arn:aws:s3:::/b")),
         b"[" * 100_000,
         statement(Sid="x" * 30_000),
     ],

@@ -131,6 +131,17 @@ class TestWhoseUpload:
         assert await put == (200, "")
         assert shared.body(key) == body
 
+    async def test_one_of_a_bucket_that_is_not_there(self, shared: Stage, key: str) -> None:
+        """Fenced credentials that do not cover its keys hear of no bucket."""
+        listed = [{"PartNumber": 1, "ETag": '"e"'}]
+        named = {"Bucket": "nowhere", "Key": key, "UploadId": "u", "MultipartUpload": {"Parts": listed}}
+        for function, arguments in follow_ups(connect(shared.origin, "34"), named).values():
+            assert await outcome(function, **{**arguments, "Bucket": "nowhere"}) == (404, "NoSuchBucket")
+        issued = await shared.issued(resource="s3/bucket/**", token="34")
+        for bucket in ("nowhere", "other"):
+            for function, arguments in follow_ups(connect(shared.origin, **issued), named).values():
+                assert await outcome(function, **{**arguments, "Bucket": bucket}) == UNKNOWN
+
     async def test_one_of_another_key_or_that_was_aborted(self, shared: Stage, key: str) -> None:
         s3 = connect(shared.origin, "34")
         completion = await opened(s3, key)

@@ -43,6 +43,13 @@ _STATEMENT = frozenset(
 _READING_ACTIONS = ("s3:get", "s3:list")
 _ARN = re.compile(r"arn:[a-z-]*:s3:::([^/*?$]+)(?:/(.*))?", re.DOTALL)
 _WILDCARD = re.compile(r"[*?$]")
+_BEGINNING = re.compile(r"arn:[a-z-]*:s3:::([^/]+)")
+_INVALID = {
+    "principal": "Invalid principal in policy",
+    "action": "Policy has invalid action",
+    "resource": "Policy has invalid resource",
+}
+_SYNTAX = "Policies must be valid JSON and the first byte must be '{'"
 
 
 _DESTINATIONS = frozenset({"bucket", "targetbucket"})
@@ -111,17 +118,18 @@ def destinations(body: bytes) -> frozenset[str]:
 def policy_rights(body: bytes, bucket: str) -> Sequence[PolicyRight]:
     """Return the rights that the policy of a bucket gives. Raises ``StoreError`` MalformedPolicy."""
     if len(body) > _LONGEST_POLICY:
-        raise _malformed_policy(f"it has more than {_LONGEST_POLICY:,} bytes.")
+        raise _malformed_policy("Policy exceeds the maximum allowed document size.")
     try:
         policy: Any = json.loads(body.decode(), object_pairs_hook=_members)
     except (ValueError, RecursionError) as error:
-        raise _malformed_policy("it is no JSON object in which each name stands once.") from error
+        begun = body.lstrip().startswith(b"{")
+        raise _malformed_policy("This policy contains invalid Json" if begun else _SYNTAX) from error
     if not isinstance(policy, Mapping) or not policy.keys() <= {"version", "id", "statement"}:
-        raise _malformed_policy("its members are Version, Id and Statement.")
+        raise _malformed_policy(_SYNTAX, "Its members are Version, Id and Statement.")
     found = policy.get("statement", ())
     statements: Sequence[Any] = [found] if isinstance(found, Mapping) else found
     if not isinstance(statements, Sequence) or isinstance(statements, str):
-        raise _malformed_policy("Statement is a list.")
+        raise _malformed_policy(_SYNTAX, "Statement is a list.")
     rights = [_statement(statement, bucket) for statement in statements]
     return [right for right in rights if right is not None]
 
@@ -160,7 +168,8 @@ def _fields(element: Element, *names: str) -> dict[str, Element]:
 def _statement(statement: Any, bucket: str) -> PolicyRight | None:
     """Return what a statement allows; None if it denies. Its condition could only narrow that, and does not count."""
     if not isinstance(statement, Mapping) or not statement.keys() <= _STATEMENT:
-        raise _malformed_policy(f"the members of a statement are {', '.join(sorted(_STATEMENT))}.")
+        raise _malformed_policy(_SYNTAX, f"The members of a statement are {', '.join(sorted(_STATEMENT))}.")
+    _check_statement(statement, bucket)
     if statement.get("effect") == "Deny":
         return None
     actions = _texts(statement.get("action"))
@@ -175,6 +184,32 @@ def _statement(statement: Any, bucket: str) -> PolicyRight | None:
     return PolicyRight(writes, public or "notprincipal" in statement, keys)
 
 
+def _check_statement(statement: Mapping[str, Any], bucket: str) -> None:
+    """Refuse what S3 refuses of a statement before it asks who may set policies. It is not all that S3 checks."""
+    if statement.get("effect") not in ("Allow", "Deny"):
+        raise _malformed_policy(f"Invalid effect: {str(statement.get('effect'))[:64]}")
+    for name in ("principal", "action", "resource"):
+        given = statement.get(name)
+        if f"not{name}" in statement:
+            continue
+        if given is None:
+            raise _malformed_policy(f"Missing required field {name.title()} cannot be empty!")
+        named = list(given.values()) if isinstance(given, Mapping) else [given]
+        texts = [one for each in named for one in _texts(each)]
+        if not texts or "" in texts:
+            raise _malformed_policy(_INVALID[name])
+        if name == "action" and not all(one == "*" or one.lower().startswith("s3:") for one in texts):
+            raise _malformed_policy(_INVALID[name])
+        if name == "resource" and any(_is_of_another(one, bucket) for one in texts):
+            raise _malformed_policy(_INVALID[name], f"A resource is arn:aws:s3:::{bucket}, or below it.")
+
+
+def _is_of_another(resource: str, bucket: str) -> bool:
+    """Return whether a resource is none of this bucket. Stores read wildcards in its name in ways of their own."""
+    found = _BEGINNING.match(resource)
+    return resource != "*" and (found is None or not (_WILDCARD.search(found[1]) or found[1] == bucket))
+
+
 def _keys(resource: str, bucket: str) -> tuple[str, bool] | None:
     found = _ARN.fullmatch(resource)
     if found is None or found[1] != bucket or found[2] is None:
@@ -186,7 +221,8 @@ def _keys(resource: str, bucket: str) -> tuple[str, bool] | None:
 def _texts(value: Any) -> Sequence[str]:
     texts = [value] if isinstance(value, str) else () if value is None else value
     if not isinstance(texts, Sequence) or not all(isinstance(one, str) for one in texts):
-        raise _malformed_policy("a principal, an action and a resource are strings, or lists of strings.")
+        reason = "A principal, an action and a resource are strings, or lists of strings."
+        raise _malformed_policy(_SYNTAX, reason)
     return texts
 
 
@@ -206,16 +242,13 @@ def _is_utf8(body: bytes) -> bool:
     return True
 
 
-_MALFORMED = "The XML you provided was not well-formed or did not validate against our published schema."
-
-
 def _malformed_acl() -> StoreError:
-    return StoreError("MalformedACLError", 400, _MALFORMED)
+    return StoreError.known("MalformedACLError")
 
 
 def _malformed_xml() -> StoreError:
-    return StoreError("MalformedXML", 400, _MALFORMED)
+    return StoreError.known("MalformedXML")
 
 
-def _malformed_policy(reason: str) -> StoreError:
-    return StoreError("MalformedPolicy", 400, f"The policy cannot be read: {reason}")
+def _malformed_policy(message: str, reason: str | None = None) -> StoreError:
+    return StoreError("MalformedPolicy", 400, message, facts={"reason": reason})

@@ -47,7 +47,7 @@ def read(raw_path: bytes, bucket_of_host: str | None = None) -> tuple[str, str]:
     nothing.
     """
     if not raw_path.startswith(b"/"):
-        raise _unreadable("Couldn't parse the specified URI.")
+        raise _unreadable()
     if bucket_of_host is None:
         raw_bucket, slash, raw_key = raw_path[1:].partition(b"/")
         bucket, key = text(raw_bucket), text(raw_key)
@@ -62,22 +62,18 @@ def read(raw_path: bytes, bucket_of_host: str | None = None) -> tuple[str, str]:
 def check(bucket: str, key: str) -> None:
     """Raise ``StoreError`` 400 where the bucket's name is none by S3's rules, or the key is too long."""
     if resource.is_bucket_alias(bucket):
-        raise StoreError(
-            "InvalidBucketName",
-            400,
-            "The specified bucket is not valid: it is the alias of an access point. Objects are fenced by the name of "
-            "their bucket, so use that.",
-        )
+        advice = "It is the alias of an access point. Objects are fenced by the name of their bucket, so use that."
+        raise StoreError.known("InvalidBucketName", advice)
     if not resource.is_bucket_name(bucket):
-        raise StoreError("InvalidBucketName", 400, "The specified bucket is not valid.")
+        raise StoreError.known("InvalidBucketName")
     if len(key.encode()) > MAX_KEY_BYTES:
-        raise StoreError("KeyTooLongError", 400, f"Your key is too long: a key has at most {MAX_KEY_BYTES} bytes.")
+        raise StoreError.known("KeyTooLongError", facts={"size": len(key.encode()), "max_size_allowed": MAX_KEY_BYTES})
 
 
 def text(raw: bytes) -> str:
     """Return percent-decoded UTF-8; a plus sign stays one. Raises ``StoreError`` 400 ``InvalidURI``."""
     if b"%" in raw and _BROKEN_ESCAPE.search(raw):
-        raise _unreadable("Couldn't parse the specified URI.")
+        raise _unreadable()
     try:
         decoded = (unquote_to_bytes(raw) if b"%" in raw else raw).decode()
     except UnicodeDecodeError:
@@ -91,8 +87,8 @@ def _hostname(host: str) -> str:
     return _PORT.sub("", host.strip()).lower().removesuffix(".")
 
 
-def _unreadable(message: str) -> StoreError:
-    return StoreError("InvalidURI", 400, message)
+def _unreadable(reason: str = "") -> StoreError:
+    return StoreError.known("InvalidURI", reason=reason)
 
 
 COPY_SOURCE = "x-amz-copy-source"
@@ -124,6 +120,11 @@ class CopySource:
     range: tuple[int, int] | None = None
     replace_metadata: bool = False
     replace_tags: bool = False
+
+    @property
+    def expects_owner(self) -> bool:
+        """Whether the request names the owner of the source's bucket."""
+        return any(name == "x-amz-expected-bucket-owner" for name, _ in self.conditions)
 
     @property
     def raw_path(self) -> str:
@@ -194,7 +195,8 @@ def _replaces(operation: Operation, headers: Mapping[str, str], directive: str) 
     if value is not None and operation is not Operation.COPY_OBJECT:
         raise not_implemented(f"{operation} with the header {directive}")
     if value not in (None, "COPY", "REPLACE"):
-        raise _invalid_source(f"The header {directive} must be COPY or REPLACE.")
+        kind = directive.removeprefix("x-amz-").removesuffix("-directive")
+        raise _invalid_source(f"Unknown {kind} directive.", "It must be COPY or REPLACE.")
     return value == "REPLACE"
 
 
@@ -214,7 +216,9 @@ def _source_object(source: str) -> tuple[str, str, str | None]:
         raise not_implemented("Copying from an access point")
     bucket, _, key = decoded.partition("/")
     if not key:
-        raise _invalid_source(f"{COPY_SOURCE} must be a bucket, a slash and a key.")
+        raise _invalid_source("Invalid copy source object key", f"{COPY_SOURCE} must be a bucket, a slash and a key.")
+    if not resource.is_bucket_name(bucket) and not resource.is_bucket_alias(bucket):
+        raise _invalid_source("Invalid copy source bucket name")
     check(bucket, key)
     return bucket, key, version_id
 
@@ -223,7 +227,8 @@ def _decoded_source(encoded: str) -> str:
     try:
         return text(encoded.encode())
     except StoreError as error:
-        raise _invalid_source(f"{COPY_SOURCE} must be percent-encoded UTF-8 without NUL.") from error
+        reason = f"{COPY_SOURCE} must be percent-encoded UTF-8 without NUL."
+        raise _invalid_source("Invalid copy source encoding", reason) from error
 
 
 def _span(value: str | None) -> tuple[int, int] | None:
@@ -231,9 +236,12 @@ def _span(value: str | None) -> tuple[int, int] | None:
         return None
     match = _RANGE.fullmatch(value)
     if match is None or int(match[1]) > int(match[2]):
-        raise _invalid_source(f"{COPY_SOURCE}-range must read bytes=first-last.")
+        raise _invalid_source(
+            f"The {COPY_SOURCE}-range value must be of the form bytes=first-last where first and last are the "
+            "zero-based offsets of the first and last bytes to copy"
+        )
     return int(match[1]), int(match[2])
 
 
-def _invalid_source(message: str) -> StoreError:
-    return StoreError("InvalidArgument", 400, message)
+def _invalid_source(message: str, reason: str | None = None) -> StoreError:
+    return StoreError("InvalidArgument", 400, message, facts={"reason": reason})

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from gateway.errors import AccessRefused, ForOperator, GatewayError, StoreError, Unavailable
+from gateway.errors import S3_ERRORS, AccessRefused, ForOperator, GatewayError, StoreError, Unavailable
 from gateway.fencing.token import Token
 from gateway.objects.s3 import xml
 
@@ -137,7 +137,9 @@ def store_refusal(rejected: Rejected, at: str = "") -> GatewayError:
     """Return the error to answer with where the store, ``at`` its address, refuses a request."""
     if rejected.code in _GATEWAY_AT_FAULT:
         return refusing(rejected.code, at)
-    return StoreError(rejected.code, rejected.status, rejected.message)
+    status, words = S3_ERRORS.get(rejected.code, (rejected.status, ""))
+    wordless = rejected.message == _answered(rejected.status) and status == rejected.status
+    return StoreError(rejected.code, rejected.status, words if words and wordless else rejected.message)
 
 
 def step_failure(answer: Rejected | NotSent | Unknown) -> GatewayError:
@@ -148,11 +150,19 @@ def step_failure(answer: Rejected | NotSent | Unknown) -> GatewayError:
 
 
 def no_such_key() -> StoreError:
-    return StoreError("NoSuchKey", 404, "The specified key does not exist.")
+    return StoreError.known("NoSuchKey")
 
 
 # Other conflicts have nothing to do with the write's condition, such as a key where the store has a directory.
 _LOST_RACES = frozenset({"", "ConditionalRequestConflict", "OperationAborted"})
+
+
+_WITHOUT_A_DOCUMENT = {403: "AccessDenied", 405: "MethodNotAllowed", 411: "MissingContentLength"}
+"""The codes of refusals of a HEAD, whose answer has no document."""
+
+
+def _answered(status: int) -> str:
+    return f"The store answered with {status}."
 
 
 def of_write(status: int, etag: str | None, body: bytes, headers: RawHeaders = ()) -> WriteAnswer:
@@ -167,11 +177,11 @@ def of_write(status: int, etag: str | None, body: bytes, headers: RawHeaders = (
         return Unknown(f"200 with the error {code}") if error else Applied(unquoted(etag), headers)
     if status == 412 or (status == 409 and code in _LOST_RACES) or (status == 404 and code != "NoSuchBucket"):
         return NotApplied(status, code)
-    message = error.message if error else f"The store answered with {status}."
+    message = error.message if error else _answered(status)
     if 300 <= status < 400:
         return Rejected(502, "BadGateway", "The store answered with a redirect: its endpoint or region is wrong.")
     if (400 <= status < 500 and status != 408) or (status, code) == (501, "NotImplemented"):
-        return Rejected(status, code or "InvalidRequest", message)
+        return Rejected(status, code or _WITHOUT_A_DOCUMENT.get(status, "InvalidRequest"), message)
     return Unknown(f"{status} {code}".strip())
 
 

@@ -23,8 +23,6 @@ from gateway.errors import BodyTooLarge, StoreError
 _PREFIX = "x-amz-checksum-"
 # The words of S3, by which some clients know an error.
 _ONE_CHECKSUM = "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed."
-_INVALID_MD5 = "The Content-MD5 you specified is not valid."
-_MALFORMED = "The request contained trailing data that was not well-formed or did not conform to our published schema."
 _OTHER_LENGTH = "You did not provide the number of bytes specified by the Content-Length HTTP header"
 _TERMINATED = "The request body terminated unexpectedly"
 _NAMED = {"x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm"}
@@ -144,7 +142,7 @@ def declared(headers: Mapping[str, str]) -> Declared:
     Raises ``StoreError``: ``InvalidDigest`` or ``InvalidRequest`` (400) for what cannot be true or is not known.
     """
     md5 = headers.get("content-md5")
-    content_md5 = None if md5 is None else _decoded(md5, 16, "InvalidDigest", _INVALID_MD5)
+    content_md5 = None if md5 is None else _decoded(md5, 16, StoreError.known("InvalidDigest"))
     in_header = [name for name in headers if name.startswith(_PREFIX) and name not in _NAMED]
     in_trailer = [name.strip().lower() for name in headers.get("x-amz-trailer", "").split(",") if name.strip()]
     named = in_header + in_trailer
@@ -203,16 +201,18 @@ def _check_named(headers: Mapping[str, str], algorithm: Algorithm | None) -> Non
 
 def _value(algorithm: Algorithm, text: str, where: str = "header") -> bytes:
     width = len(_FACTORIES[algorithm]().digest())
-    return _decoded(text, width, "InvalidRequest", f"Value for {algorithm.header} {where} is invalid.")
+    invalid = StoreError("InvalidRequest", 400, f"Value for {algorithm.header} {where} is invalid.")
+    return _decoded(text, width, invalid)
 
 
-def _decoded(text: str, width: int, code: str, message: str) -> bytes:
+def _decoded(text: str, width: int, invalid: StoreError) -> bytes:
     try:
         digest = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         digest = b""
     if len(digest) != width:
-        raise StoreError(code, 400, message, facts={"reason": f"It must be {width} bytes in base64."})
+        invalid.facts["reason"] = f"It must be {width} bytes in base64."
+        raise invalid
     return digest
 
 
@@ -248,9 +248,7 @@ class Verification:
         """Compare. Raises ``StoreError`` 400: ``BadDigest``, or ``XAmzContentSHA256Mismatch`` for the signed hash."""
         sha256 = None if self._sha256 is None else self._sha256.hexdigest()
         if self._signed is not None and not hmac.compare_digest(self._signed, sha256 or ""):
-            raise StoreError(
-                "XAmzContentSHA256Mismatch", 400, "The provided x-amz-content-sha256 does not match what was computed."
-            )
+            raise StoreError.known("XAmzContentSHA256Mismatch")
         md5 = None if self._md5 is None else self._md5.hexdigest()
         if self._declared.content_md5 is not None and self._declared.content_md5.hex() != md5:
             raise StoreError("BadDigest", 400, "The Content-MD5 you specified did not match what we received.")
@@ -427,7 +425,7 @@ def _of_another_length(reason: str) -> StoreError:
 
 
 def _malformed_trailer(reason: str) -> StoreError:
-    return StoreError("MalformedTrailerError", 400, _MALFORMED, facts={"reason": reason})
+    return StoreError.known("MalformedTrailerError", facts={"reason": reason})
 
 
 _DIGITS = frozenset("0123456789")
@@ -535,19 +533,14 @@ class FileInspection:
         if self._size > self._longest:
             if self._longest == self._max_size:
                 raise BodyTooLarge(f"The file has more than {self._max_size} bytes.")
-            message, facts = (
-                "Your proposed upload exceeds the maximum allowed size",
-                {"max_size_allowed": self._longest},
-            )
-            raise StoreError("EntityTooLarge", 400, message, facts=facts)
+            raise StoreError.known("EntityTooLarge", facts={"max_size_allowed": self._longest})
         self._verification.update(data)
         return data
 
     def finish(self) -> Proof:
         if self._size < self._shortest:
-            message = "Your proposed upload is smaller than the minimum allowed size"
             facts = {"proposed_size": self._size, "min_size_allowed": self._shortest}
-            raise StoreError("EntityTooSmall", 400, message, facts=facts)
+            raise StoreError.known("EntityTooSmall", facts=facts)
         return self._verification.finish()
 
 
@@ -572,8 +565,7 @@ def _length(headers: Mapping[str, str], *, framed: bool) -> int:
 def length_of(name: str, value: str | None) -> int:
     """Return the length in the header ``name``. Raises ``StoreError``: 411 where there is none, else 400."""
     if value is None:
-        message = "You must provide the Content-Length HTTP header."
-        raise StoreError("MissingContentLength", 411, message, facts={"header": name})
+        raise StoreError.known("MissingContentLength", facts={"header": name})
     if not value or len(value) > 18 or not set(value) <= _DIGITS:
         raise StoreError("InvalidArgument", 400, f"The value of {name} is not a length.")
     return int(value)

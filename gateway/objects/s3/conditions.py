@@ -37,17 +37,12 @@ class WriteCondition:
     def broken(self, current: str | None) -> StoreError | None:
         """Return S3's error for the object's ETag (None: no object); None where the condition holds."""
         if self.expect is not Expect.ABSENT and current is None:
-            return StoreError("NoSuchKey", 404, "The specified key does not exist.")
+            return StoreError.known("NoSuchKey")
         holds = {Expect.ABSENT: current is None, Expect.EXISTS: True, Expect.ETAG: current == self.etag}
         if holds[self.expect]:
             return None
         header = "If-None-Match" if self.expect is Expect.ABSENT else "If-Match"
-        return StoreError(
-            "PreconditionFailed",
-            412,
-            "At least one of the pre-conditions you specified did not hold",
-            facts={"condition": header},
-        )
+        return StoreError.known("PreconditionFailed", facts={"condition": header})
 
 
 def read_condition(operation: Operation, headers: Mapping[str, str]) -> WriteCondition | None:

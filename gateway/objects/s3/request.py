@@ -6,7 +6,7 @@ request, or in the session token.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,6 +21,8 @@ from gateway.objects.s3.conditions import CONDITIONS, WriteCondition, read_condi
 from gateway.objects.s3.operations import Level, Operation, OperationKind, not_implemented, recognise
 
 METADATA = "x-amz-meta-"
+MAX_METADATA = 2048
+"""Bytes of all names and values that a client may give an object. It is S3's limit."""
 DESCRIPTION = frozenset(
     {
         "cache-control",
@@ -134,6 +136,8 @@ _BOOKKEEPING = frozenset(
 )
 # S3 has one version. The AWS SDK for C++ names it in uploads, and with it PyArrow. Another one may mean anything.
 _API_VERSION = ("x-amz-api-version", "2006-03-01")
+# Headers with several values, which the AWS SDK for Go writes on a line each.
+_LISTS = frozenset({"x-amz-object-attributes", "x-amz-optional-object-attributes"})
 _CHECKSUM, _SDK_ALGORITHM = "x-amz-checksum-", "x-amz-sdk-checksum-algorithm"
 _UNREADABLE = "a write to such an object could not be settled without its key"
 _REASONS = {
@@ -161,8 +165,39 @@ def forwarded(operation: Operation, headers: Mapping[str, str]) -> tuple[tuple[s
             and (name, value) != _API_VERSION
         ):
             raise not_implemented(f"{operation} with the header {name}", _REASONS.get(name, ""))
+    _check_metadata(kept)
     # A header without a value has no effect, but metadata may be empty.
     return tuple(pair for pair in map(_without_framing, kept) if pair[1] or pair[0].startswith(METADATA))
+
+
+def _check_metadata(headers: Iterable[tuple[str, str]]) -> None:
+    """Refuse more metadata than an object can have. The gateway's own comes on top, and the store counts that too."""
+    metadata = [(name.removeprefix(METADATA), value) for name, value in headers if name.startswith(METADATA)]
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in metadata)
+    if size > MAX_METADATA:
+        raise StoreError.known("MetadataTooLarge", facts={"size": size, "max_size_allowed": MAX_METADATA})
+
+
+def combined(headers: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[bytes, bytes]]:
+    """Return headers with each list on one line, its values joined by commas: S3 signs and reads repeated lines so.
+
+    Other headers that are repeated stay, to be refused. So does the metadata in which a writer shows its token.
+    """
+    names = [name for name, _ in headers]
+    if len(set(names)) == len(names):
+        return headers
+    joined: dict[bytes, list[bytes]] = {}
+    rest = []
+    for name, value in headers:
+        if _is_list(name.decode("latin-1").lower()):
+            joined.setdefault(name.lower(), []).append(value.strip())
+        else:
+            rest.append((name, value))
+    return [*rest, *((name, b",".join(values)) for name, values in joined.items())]
+
+
+def _is_list(name: str) -> bool:
+    return name in _LISTS or (name.startswith(METADATA) and not is_own(name))
 
 
 def own_metadata(resource: str, token: str, write_id: str, *, tombstone: bool = False) -> tuple[tuple[str, str], ...]:
@@ -271,9 +306,8 @@ def _of_session(token: str | None) -> FencingHeaders:
     except ValueError:
         pairs = []
     if not pairs or any(name not in _SESSION for name, _ in pairs):
-        raise StoreError(
+        raise StoreError.known(
             "InvalidToken",
-            400,
             "A session token must read fencing-token=N, and maybe &fencing-holder=NAME or &fencing-sequencer=….",
         )
     return fencing.read((_SESSION[name], value.encode()) for name, value in pairs)

@@ -25,10 +25,21 @@ _ELEMENT = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 
 def render(error: GatewayError, *, path: str, request_id: str) -> bytes:
     """Return the error document: code, message with advice, path, request id, and an element for each fact."""
-    message = f"{error.message} {error.advice}".strip()
-    elements = {"Code": error.s3_code, "Message": message, "Resource": path, "RequestId": request_id, **facts(error)}
+    elements = {
+        "Code": error.s3_code,
+        "Message": told(error),
+        "Resource": path,
+        "RequestId": request_id,
+        **facts(error),
+    }
     body = "".join(f"<{name}>{escaped(text)}</{name}>" for name, text in elements.items())
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{body}</Error>'.encode()
+
+
+def told(error: GatewayError) -> str:
+    """Return the message of an error, and the advice behind it. Some messages of S3 have no full stop."""
+    stop = "." if error.advice and error.message and error.message[-1] not in ".!?" else ""
+    return f"{error.message}{stop} {error.advice}".strip()
 
 
 def facts(error: GatewayError) -> dict[str, str]:
@@ -225,18 +236,20 @@ def completion(body: bytes) -> tuple[Part, ...]:
         raise _malformed(f"An upload is completed with 1 to {MAX_PARTS} parts.")
     numbers = [part.number for part in parts]
     if any(one >= following for one, following in pairwise(numbers)):
-        raise StoreError(
-            "InvalidPartOrder",
-            400,
-            "The list of parts was not in ascending order. Parts must be ordered by part number.",
-        )
+        raise StoreError.known("InvalidPartOrder")
     return parts
 
 
 def _part(element: Element) -> Part:
     number, etag = (_text(element, "PartNumber") or "").strip(), (_text(element, "ETag") or "").strip()
+    if not number:
+        raise _malformed("A part has no number.")
     if not (number.isascii() and number.isdecimal() and len(number) <= 5 and 1 <= int(number) <= MAX_PARTS):
-        raise StoreError("InvalidArgument", 400, f"A part number is between 1 and {MAX_PARTS}, inclusive.")
+        low = number.startswith("-") or not number.strip("0")
+        message = (
+            "PartNumber must be >= 1" if low else f"Part number must be an integer between 1 and {MAX_PARTS}, inclusive"
+        )
+        raise StoreError("InvalidArgument", 400, message)
     bare = etag.removeprefix('"').removesuffix('"')
     if not bare or '"' in bare:
         raise _malformed(f"Part {int(number)} has no ETag.")
@@ -270,8 +283,7 @@ def deleted(results: Iterable[tuple[ObjectToDelete, GatewayError | DeletedFacts]
         if isinstance(result, GatewayError):
             # The rejection's id, the fence and the like: what the answer to a single delete would have said.
             named = {"Key": entry.key, "VersionId": entry.version_id, "Code": result.s3_code}
-            message = f"{result.message} {result.advice}".strip()
-            elements.append(_element("Error", {**named, "Message": message, **facts(result)}))
+            elements.append(_element("Error", {**named, "Message": told(result), **facts(result)}))
         elif not quiet:
             elements.append(_element("Deleted", {"Key": entry.key, "VersionId": entry.version_id, **result}))
     return _document("DeleteResult", "".join(elements))
@@ -304,7 +316,7 @@ def _root(body: bytes, name: str, most_tags: int) -> Element:
         raise _malformed(f"The document has more than {most_tags:,} tags.")
     root = parse(body, len(body))
     if root is None or local(root) != name:
-        raise _malformed("The XML you provided was not well-formed or did not validate against our published schema.")
+        raise _malformed("")
     return root
 
 
@@ -315,8 +327,8 @@ def _text(element: Element, name: str) -> str | None:
     return found[0] if found else None
 
 
-def _malformed(message: str) -> StoreError:
-    return StoreError("MalformedXML", 400, message)
+def _malformed(reason: str) -> StoreError:
+    return StoreError.known("MalformedXML", reason=reason)
 
 
 def _document(name: str, content: str) -> bytes:

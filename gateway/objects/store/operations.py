@@ -117,6 +117,16 @@ class Upstream(StoreClient):
         found = Metadata(*place, answer.resource, answer.token, answer.write_id, signature)
         return replace(answer, proven=self._witness.find(found))
 
+    async def look_at_bucket(self, bucket: str, headers: TextHeaders = ()) -> int:
+        """Return the status of a HeadBucket: 200, 404 for none, or a refusal. ``headers`` may name the expected owner.
+
+        Raises ``Unavailable``.
+        """
+        async with await self.send("HEAD", f"/{bucket}", headers=headers) as response:
+            if response.status >= 500:
+                raise Unavailable(f"The store answered with {response.status} when asked for the bucket.")
+            return response.status
+
     async def tagging(self, place: Place, version_id: str | None = None) -> list[tuple[str, str]] | None:
         """Return the object's tags; None where the store does not know tags, or has no such object.
 
