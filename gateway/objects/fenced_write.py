@@ -237,7 +237,7 @@ class FencedWrites:
             raise await self._refused(write, decision, fence)
 
     async def profile_for(self, write: FencedWrite) -> Profile:
-        """Return what the bucket of a write does. A key that its store may take for another one is not written.
+        """Return what the bucket of a write does at its key. A key that may be taken for another one is not written.
 
         Raises what ``writable_profile`` raises, and ``StoreError`` InvalidArgument.
         """
@@ -251,7 +251,7 @@ class FencedWrites:
                 f"The key {key[:200]!a} cannot be fenced: the store of bucket {bucket} may take it for "
                 f"another one ({kind}). Nothing was written: use a key in another spelling. {KEYS[kind]}",
             )
-        return profile
+        return profile.at(key)
 
     async def writable_profile(self, bucket: str) -> Profile:
         """Return what the bucket does. Raises ``StoreUnfit`` for a store that ignores conditions, or ``StoreError``."""
@@ -405,6 +405,8 @@ def unavailable(outcome: NotDone, message: str, now: datetime) -> Unavailable:
     if outcome.clears_at is not None:
         error.facts["clears_at"] = outcome.clears_at.astimezone(UTC).isoformat(timespec="seconds")
         error.retry_after = max(1, math.ceil((outcome.clears_at - now).total_seconds()) + 1)
+    elif outcome.obstacle is Obstacle.FORBIDDEN:
+        error.advice = "Write other bytes, or delete the object first."
     elif outcome.obstacle is Obstacle.UNSETTLED:
         error.advice = (
             "Send the request again: the object store does not answer, and only it knows of an earlier write."

@@ -6,6 +6,7 @@ docs/stores.md says what follows from them.
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
@@ -13,9 +14,12 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import httpx
+import pyarrow
 import pytest
+import s3fs
 from botocore.exceptions import ClientError
 from mypy_boto3_s3 import S3Client
+from pyarrow import dataset, fs
 
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor.writers import check_bucket_writers
@@ -33,8 +37,9 @@ from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import probe
 from tests.journal.installation import connected
 from tests.objects.clients import body_of, call, outcome
+from tests.running import ACCESS_KEY, SECRET_KEY
 from tests.stores.fenced import Fenced, fenced
-from tests.stores.store import Store
+from tests.stores.store import REGION, Store
 from tests.waiting import PATIENCE
 
 
@@ -120,17 +125,18 @@ async def test_a_body_that_is_continued_too_late_has_no_effect(store: Store) -> 
 
 
 # If a probe fails, the probes that build on it are not tried, and count as failed.
-_AFTER_PUT = COMPLETE_CONDITIONS | DELETE_CONDITION | {Probe.ETAG_OF_MULTIPART, *KEYS}
+_AFTER_PUT = COMPLETE_CONDITIONS | DELETE_CONDITION | {Probe.ETAG_OF_MULTIPART, *KEYS, Probe.UPLOADS_TRAILING_SLASH}
 
+MINIO = {*DELETE_CONDITION, Probe.KEYS_ODD_SEGMENTS, Probe.KEYS_MARKER, Probe.UPLOADS_TRAILING_SLASH}
 # By store, and by whether the bucket is versioned: what fails.
 FAILED: dict[tuple[str, bool], set[Probe]] = {
     ("moto", False): {Probe.COMPLETE_IF_MATCH, Probe.COMPLETE_RACE},
     ("moto", True): {Probe.COMPLETE_IF_MATCH, Probe.COMPLETE_RACE},
     ("ceph", False): {*COMPLETE_CONDITIONS, *DELETE_CONDITION, Probe.QUOTED_CONDITIONS},
     ("ceph", True): {*PUT_CONDITIONS, *_AFTER_PUT, Probe.READ_BACK, Probe.QUOTED_CONDITIONS},
-    ("minio", False): {*DELETE_CONDITION, Probe.KEYS_ODD_SEGMENTS, Probe.KEYS_MARKER},
-    ("minio", True): {*DELETE_CONDITION, Probe.KEYS_ODD_SEGMENTS, Probe.KEYS_MARKER},
-    ("versitygw", False): {Probe.KEYS_ODD_SEGMENTS, Probe.KEYS_TRAILING_SLASH},
+    ("minio", False): MINIO,
+    ("minio", True): MINIO,
+    ("versitygw", False): {Probe.KEYS_ODD_SEGMENTS, Probe.KEYS_TRAILING_SLASH, Probe.UPLOADS_TRAILING_SLASH},
     ("versitygw", True): {*PUT_CONDITIONS, *_AFTER_PUT},
 }
 
@@ -245,6 +251,77 @@ async def test_a_marker_of_a_directory_is_not_written_by_the_name_of_its_file(
         assert await outcome(newer.put_object, Bucket=front.bucket, Key="d/", Body=b"newer") == (200, "")
         await outcome(older.put_object, Bucket=front.bucket, Key="d__XLDIR__", Body=b"older")
         assert await body_of(beside, "d/", front.bucket) == b"newer"
+
+
+def by_boto3(front: Fenced) -> None:
+    s3 = front.through("33")
+    here: dict[str, Any] = {"Bucket": front.bucket, "Key": "boto3/x/"}
+    for _ in range(2):
+        for _ in range(2):
+            s3.put_object(**here, Body=b"")
+        assert s3.head_object(**here)["ContentLength"] == 0
+        s3.delete_object(**here)
+        assert "Contents" not in s3.list_objects_v2(Bucket=front.bucket, Prefix="boto3/")
+    s3.put_object(**here, Body=b"")
+
+
+def by_pyarrow(front: Fenced) -> None:
+    files = fs.S3FileSystem(
+        access_key=ACCESS_KEY,
+        secret_key=SECRET_KEY,
+        session_token="fencing-token=33",
+        region=REGION,
+        scheme="http",
+        endpoint_override=urlsplit(front.origin).netloc,
+        allow_bucket_creation=False,
+    )
+    base = f"{front.bucket}/pyarrow/x"
+    for _ in range(2):
+        for _ in range(2):
+            files.create_dir(base)
+        files.delete_dir(base)
+    table = pyarrow.table({"day": [1, 1, 2], "value": [1, 2, 3]})
+    for _ in range(3):
+        dataset.write_dataset(
+            table,
+            base,
+            filesystem=files,
+            format="parquet",
+            partitioning=["day"],
+            existing_data_behavior="delete_matching",
+        )
+    assert dataset.dataset(base, filesystem=files, partitioning=["day"]).count_rows() == 3
+
+
+def by_s3fs(front: Fenced) -> None:
+    # boto3 sends the token as a header; this client as a session token.
+    files = s3fs.S3FileSystem(
+        key=ACCESS_KEY,
+        secret=SECRET_KEY,
+        token="fencing-token=33",
+        endpoint_url=front.origin,
+        client_kwargs={"region_name": REGION},
+        skip_instance_cache=True,
+        use_listings_cache=False,
+    )
+    base = f"{front.bucket}/s3fs/x"
+    for _ in range(2):
+        for _ in range(2):
+            files.touch(f"{base}/")
+        files.pipe(f"{base}/y", b"content")
+        files.mv(f"{base}/y", f"{base}/z")
+        files.rm(base, recursive=True)
+        assert not files.exists(base)
+
+
+@pytest.mark.parametrize("client", [by_boto3, by_pyarrow, by_s3fs])
+async def test_directories_are_made_and_removed_again_and_again(
+    postgres_server: EmbeddedPostgres, store: Store, client: Callable[[Fenced], None]
+) -> None:
+    if store.name == "versitygw":
+        pytest.skip("no key that ends in a slash is written there")
+    async with fenced(postgres_server, store) as front:
+        await asyncio.to_thread(client, front)
 
 
 async def examined(store: Store, bucket: str, *trusted: str) -> Check:

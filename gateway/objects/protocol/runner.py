@@ -298,8 +298,8 @@ class Runner:
 
     async def _bump(self, effect: Bump) -> WriteAnswer:
         profile = await self._profiles.of(effect.bucket)
-        if not profile.can_bump:
-            return NotSent("the store ignores the condition of a completed upload, so its objects cannot be bumped")
+        if not profile.at(effect.key).can_bump:
+            return NotSent("the store takes no conditional upload of this key, so its object cannot be bumped")
         sign = partial(self._forbid_longer, effect.resource, effect.bucket, effect.key, effect.etag)
         place = place_of(effect.bucket, effect.key)
         answer = await bump(self._upstream, place, effect.etag, effect.forbidden | effect.spent, sign)

@@ -33,6 +33,8 @@ _SOURCE_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 def create_upload(store: Store, request: Request) -> Answer:
     """CreateMultipartUpload."""
     bucket, key = request.head.target
+    if key.endswith("/") and not store.behaviour.marker_uploads:
+        raise S3Error("XMinioInvalidObjectName", "Object name contains unsupported characters.", status=400)
     headers = request.head.headers
     algorithm = headers.get("x-amz-checksum-algorithm", "").lower()
     default_kind = "COMPOSITE" if algorithm and algorithm != DEFAULT_CHECKSUM else "FULL_OBJECT"
