@@ -14,13 +14,14 @@ import asyncio
 import hashlib
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeAlias, cast
 from uuid import UUID, uuid4
 
+from gateway.budget import Budget, Room
 from gateway.db import fences
 from gateway.db.database import Database
 from gateway.db.uploads import RecordedUpload, UploadKey
@@ -29,6 +30,7 @@ from gateway.errors import (
     Fact,
     GatewayError,
     OutcomeUnknown,
+    Overloaded,
     ResourceMalformed,
     ResourceMismatch,
     SqlError,
@@ -42,7 +44,7 @@ from gateway.fencing.decision import Decision, Enforcement, Fence, Presented, de
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.intent import Announcement, Intent, MutationKind
 from gateway.fencing.record import Attempt, CapturedPayload, MissingGrant, Refusal
-from gateway.fencing.token import MAX_EPOCH
+from gateway.fencing.token import MAX_EPOCH, Token
 from gateway.objects.exchange import Exchange
 from gateway.objects.key_rules import ObjectTarget, Resources
 from gateway.objects.protocol import mutation
@@ -61,7 +63,7 @@ from gateway.objects.protocol.effects import (
     Uncertain,
     WriteOutcome,
 )
-from gateway.objects.protocol.runner import NO_PAYLOAD, OperationPayload, Runner
+from gateway.objects.protocol.runner import CONTENTION, NO_PAYLOAD, OperationPayload, Runner
 from gateway.objects.s3.answers import Found, HeadAnswer, Rejected, store_refusal
 from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import Mark
@@ -163,6 +165,7 @@ class FencedWrites:
         self._database, self._authorise = database, authorise
         self._observe, self._admission, self._profiles = observe, admission, profiles
         self.resources, self._runner, self._audit = resources, runner, audit
+        self._turns = _Turns()
 
     async def prepare(
         self,
@@ -272,7 +275,8 @@ class FencedWrites:
         """
         if write.target.mode is Enforcement.ENFORCE and self._admission.asks_again(write.target.resource):
             await self._apply_policy(write)  # the policy may have changed while the body arrived
-        outcome = await self._runner.run(steps, payload)
+        async with self._turns.taken(write.announced):
+            outcome = await self._runner.run(steps, payload)
         match outcome:
             case Stored(_, decision, fence) | Deleted(decision, fence):
                 await self._record_acceptance(write, decision, fence)
@@ -351,6 +355,33 @@ class FencedWrites:
                 await self._audit.passed(notes)
             for one in why:
                 write.exchange.response.would_refuse(one.reason, fence)
+
+
+class _Turns:
+    """The writes of a holder to a key in this process, one after the other: at the store only one of them could win.
+
+    A newer holder has a line of its own, so it waits for no older one. Each write under way has one line at most.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[str, str, Token | None], Budget] = {}
+
+    @asynccontextmanager
+    async def taken(self, write: Announcement) -> AsyncGenerator[None, None]:
+        """Take a turn. After a long wait go on without one: then the protocol waits for the other writes."""
+        name = write.bucket, write.key, write.presented.token if write.presented else None
+        if (line := self._lines.get(name)) is None:
+            line = self._lines[name] = Budget(1, "turns", share=1, patience=CONTENTION)
+        turn: Room | None = None
+        try:
+            with suppress(Overloaded):
+                turn = await line.take(1)
+            yield
+        finally:
+            if turn is not None:
+                line.give(turn)
+            if not line.used and not line.waiting and self._lines.get(name) is line:
+                del self._lines[name]
 
 
 def _writer(exchange: Exchange, resource: str, opened: RecordedUpload | None) -> FencingHeaders:

@@ -36,7 +36,7 @@ from gateway.objects.store.bucket_profile import (
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import probe
 from tests.journal.installation import connected
-from tests.objects.clients import body_of, call, outcome
+from tests.objects.clients import body_of, call, in_thread, outcome
 from tests.running import ACCESS_KEY, SECRET_KEY
 from tests.stores.fenced import Fenced, fenced
 from tests.stores.store import REGION, Store
@@ -322,6 +322,63 @@ async def test_directories_are_made_and_removed_again_and_again(
         pytest.skip("no key that ends in a slash is written there")
     async with fenced(postgres_server, store) as front:
         await asyncio.to_thread(client, front)
+
+
+def putting(s3: S3Client, bucket: str, content: bytes) -> None:
+    s3.put_object(Bucket=bucket, Key="k", Body=content)
+
+
+def completing(s3: S3Client, bucket: str, content: bytes) -> None:
+    upload: dict[str, Any] = {"Bucket": bucket, "Key": "k"}
+    upload["UploadId"] = s3.create_multipart_upload(**upload)["UploadId"]
+    part = s3.upload_part(**upload, PartNumber=1, Body=content)["ETag"]
+    s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part}]})
+
+
+def copying(s3: S3Client, bucket: str, content: bytes) -> None:
+    source = content.decode()
+    s3.put_object(Bucket=bucket, Key=source, Body=content)
+    s3.copy_object(Bucket=bucket, Key="k", CopySource={"Bucket": bucket, "Key": source})
+
+
+def posting(s3: S3Client, bucket: str, content: bytes) -> None:
+    form = s3.generate_presigned_post(
+        bucket, "k", {"fencing-token": "33"}, [["eq", "$fencing-token", "33"]], ExpiresIn=600
+    )
+    answer = httpx.post(form["url"], data=form["fields"], files={"file": content}, timeout=60)
+    assert answer.status_code == 204, answer.text
+
+
+def deleting(s3: S3Client, bucket: str, content: bytes) -> None:
+    s3.put_object(Bucket=bucket, Key="k", Body=content)
+    s3.delete_object(Bucket=bucket, Key="k")
+
+
+CONNECTIONS, WRITES = 8, 3
+
+
+@pytest.mark.parametrize(
+    "write",
+    [putting, completing, *(pytest.param(one, marks=pytest.mark.thorough) for one in (copying, posting, deleting))],
+)
+async def test_writers_of_one_holder_wait_for_one_another(
+    postgres_server: EmbeddedPostgres, store: Store, write: Callable[[S3Client, str, bytes], None]
+) -> None:
+    """Also through two gateways, and whether they write the same bytes or not. On S3, all of them succeed."""
+    async with fenced(postgres_server, store) as one, one.another() as other:
+        await call(one.through("33").put_object, Bucket=one.bucket, Key="probed", Body=b"")
+        await call(other.through("33").put_object, Bucket=one.bucket, Key="probed", Body=b"")
+
+        def work(number: int) -> None:
+            s3 = (one, other)[number % 2].through("33")
+            for turn in range(WRITES):
+                write(s3, one.bucket, b"the same" if turn == 0 else f"{number}-{turn}".encode())
+
+        working = (in_thread(work, number=number) for number in range(CONNECTIONS))
+        failures = await asyncio.gather(*working, return_exceptions=True)
+        assert failures == [None] * CONNECTIONS
+        assert await one.rows("SELECT FROM fencing.intent") == []
+        assert await one.rows("SELECT FROM fencing.forbidden") == [], "they settle nothing"
 
 
 async def examined(store: Store, bucket: str, *trusted: str) -> Check:

@@ -28,6 +28,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from itertools import count
 from typing import TypeAlias, assert_never
 
 from gateway.fencing.decision import Enforcement, Presented
@@ -62,6 +63,7 @@ from gateway.objects.protocol.effects import (
     Look,
     NotDone,
     Obstacle,
+    Pause,
     Put,
     RaiseFence,
     Steps,
@@ -121,7 +123,10 @@ def _fenced(
     looks = look or condition is not None
     over: tuple[Intent, ...] = ()
     calm = as_upload is not None
-    for attempt in range(write.attempt, write.attempt + ATTEMPTS):
+    first = write.attempt
+    for attempt in count(first):
+        if attempt >= first + ATTEMPTS and not (yield Pause(attempt - first - ATTEMPTS)):
+            break
         write = replace(write, attempt=attempt)
         looked: KnownObject | None = None
         if looks:  # after the first attempt, always
