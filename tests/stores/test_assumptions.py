@@ -5,10 +5,12 @@ docs/stores.md says what follows from them.
 
 import asyncio
 import json
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -39,7 +41,7 @@ from tests.journal.installation import connected
 from tests.objects.clients import body_of, call, in_thread, outcome
 from tests.running import ACCESS_KEY, SECRET_KEY
 from tests.stores.fenced import Fenced, fenced
-from tests.stores.store import REGION, Store
+from tests.stores.store import REGION, Store, StoreMissing, program
 from tests.waiting import PATIENCE
 
 
@@ -322,6 +324,47 @@ async def test_directories_are_made_and_removed_again_and_again(
         pytest.skip("no key that ends in a slash is written there")
     async with fenced(postgres_server, store) as front:
         await asyncio.to_thread(client, front)
+
+
+async def test_s3cmd_copies_moves_and_modifies(postgres_server: EmbeddedPostgres, store: Store, tmp_path: Path) -> None:
+    """It puts back the ACL that it gets, and the headers of answers."""
+    try:
+        s3cmd = program("s3cmd", "apt-get install --no-install-recommends s3cmd")
+    except StoreMissing as missing:
+        pytest.skip(str(missing))
+    content = tmp_path / "content"
+    content.write_text("content")
+    async with fenced(postgres_server, store) as front:
+        host, base = urlsplit(front.origin).netloc, f"s3://{front.bucket}/x"
+
+        def run(*command: str, token: str = "33") -> tuple[int, str]:
+            keys = [f"--access_key={ACCESS_KEY}", f"--secret_key={SECRET_KEY}", f"--access_token=fencing-token={token}"]
+            where = [
+                "--config=/dev/null",
+                f"--host={host}",
+                f"--host-bucket={host}",
+                f"--region={REGION}",
+                "--no-ssl",
+                "--max-retries=0",
+            ]
+            ended = subprocess.run([s3cmd, *where, *keys, *command], capture_output=True, text=True, check=False)
+            return ended.returncode, ended.stderr
+
+        for command in (
+            ("put", str(content), f"{base}/a"),
+            ("cp", f"{base}/a", f"{base}/b"),
+            ("mv", f"{base}/b", f"{base}/c"),
+            ("modify", "--add-header=x-amz-meta-colour:red", f"{base}/c"),
+        ):
+            status, told = await asyncio.to_thread(run, *command)
+            assert status == 0, told
+        s3 = front.beside()
+        listed = await call(front.through("33").list_objects_v2, Bucket=front.bucket)
+        assert [one["Key"] for one in listed["Contents"]] == ["x/a", "x/c"]
+        assert s3.head_object(Bucket=front.bucket, Key="x/c")["Metadata"]["colour"] == "red"
+        assert await front.barrier("x/c", "34") == 200
+        assert (await asyncio.to_thread(run, "modify", "--add-header=x-amz-meta-colour:blue", f"{base}/c"))[0] != 0
+        assert s3.head_object(Bucket=front.bucket, Key="x/c")["Metadata"]["colour"] == "red"
 
 
 def putting(s3: S3Client, bucket: str, content: bytes) -> None:
