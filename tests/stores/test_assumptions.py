@@ -345,7 +345,6 @@ async def test_s3cmd_copies_moves_and_modifies(postgres_server: EmbeddedPostgres
                 f"--host-bucket={host}",
                 f"--region={REGION}",
                 "--no-ssl",
-                "--max-retries=0",
             ]
             ended = subprocess.run([s3cmd, *where, *keys, *command], capture_output=True, text=True, check=False)
             return ended.returncode, ended.stderr
