@@ -273,9 +273,9 @@ class FencedWrites:
 
         ``InParts`` only where the steps may ask for an upload.
         """
-        if write.target.mode is Enforcement.ENFORCE and self._admission.asks_again(write.target.resource):
-            await self._apply_policy(write)  # the policy may have changed while the body arrived
         async with self._turns.taken(write.announced):
+            if write.target.mode is Enforcement.ENFORCE and self._admission.asks_again(write.target.resource):
+                await self._apply_policy(write)  # the policy may have changed while the body arrived
             outcome = await self._runner.run(steps, payload)
         match outcome:
             case Stored(_, decision, fence) | Deleted(decision, fence):

@@ -101,7 +101,7 @@ async def test_where_etags_are_unique_but_for_the_writers_own_encryption(postgre
 
 # MinIO takes keys that end in a slash by PutObject only, so that bytes have one ETag there.
 
-MARKERS: dict[str, Any] = {"marker_uploads": False, "ignored_conditions": frozenset({"DeleteObject"})}
+MARKERS: dict[str, Any] = {"marker_uploads": "refused", "ignored_conditions": frozenset({"DeleteObject"})}
 
 
 def with_markers() -> S3Double:

@@ -248,7 +248,7 @@ Racer: TypeAlias = Callable[[], Coroutine[Any, Any, Contender]]
 
 
 async def probe(upstream: Upstream, bucket: str) -> Profile:
-    """Try the bucket out, which takes about 170 small requests, and remove everything again.
+    """Try the bucket out, which takes about 180 small requests, and remove everything again.
 
     Raises ``StoreError`` where the store does not let the gateway write there (NoSuchBucket, AccessDenied). Raises
     ``Unavailable`` where it does not answer clearly: nothing is known then, and the probe has to be tried again.
@@ -459,6 +459,7 @@ class _Examination:
         self._seen.append(judge_trial(kept, "If-Match", tombstone.answer, holds=True))
         self._seen.append(judge_state(kept, await self._scratch.head(name), tombstone.write_id))
         if self._passing(frozenset({kept})):
+            await self._race(kept, name, tombstone.etag, self._writers(name, tombstone.etag, _WRITERS))
             await self._try_marker_uploads("uploaded/")
 
     async def _try_marker_uploads(self, name: str) -> None:
@@ -466,10 +467,13 @@ class _Examination:
         created = await self._complete(kind, name, None, "If-None-Match: *")
         if created is None or created.etag is None:
             return
+        state = await self._scratch.head(name)
+        if not isinstance(state, Found) or state.write_id != created.write_id:
+            # It may have become the object without the slash.
+            self._seen.append(Observation(Probe.KEYS_TRAILING_SLASH, "an upload of such a key is not there afterwards"))
         if self._passing(COMPLETE_CONDITIONS):
             await self._complete(kind, name, None, "If-None-Match: * on an object", holds=False)
             await self._complete(kind, name, _WRONG, "If-Match with another ETag", holds=False)
-        self._seen.append(judge_state(kind, await self._scratch.head(name), created.write_id))
 
     async def _try_folder(self, folder: str) -> tuple[list[Observation], bool]:
         """Write keys in each spelling. Return the observations, and whether an answer says nothing about them.

@@ -119,8 +119,9 @@ class Behaviour:
     `abort_delay` (seconds) is how long an aborted upload lives on. `versioned` holds for every bucket. Without
     `keeps_bodies`, the double only hashes and counts the bodies of objects and parts. `clock_offset` (seconds) moves
     the store's clock. `keys` says which keys are one. These are equal bytes, equal paths
-    of a file, or names that differ only in the case of letters and the form of Unicode. Without `marker_uploads`, keys
-    that end in a slash take no multipart uploads, as on MinIO. At such keys `ignored_at_markers` are ignored, too.
+    of a file, or names that differ only in the case of letters and the form of Unicode. `marker_uploads`
+    are uploads of keys that end in a slash: MinIO refuses them, and they may become objects without the slash. At such
+    keys `ignored_at_markers` are ignored, too.
     """
 
     ignored_conditions: frozenset[str] = field(default_factory=frozenset)
@@ -134,7 +135,7 @@ class Behaviour:
     check_signatures: bool = True
     clock_offset: float = 0.0
     keys: Literal["bytes", "paths", "letters"] = "bytes"
-    marker_uploads: bool = True
+    marker_uploads: Literal["kept", "refused", "renamed"] = "kept"
     ignored_at_markers: frozenset[str] = field(default_factory=frozenset)
 
     def key(self, sent: str | None) -> str | None:
