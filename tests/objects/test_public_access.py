@@ -401,9 +401,11 @@ GRANT = (
     ("document", "expected"),
     [
         (MINIO, 200),
+        (MINIO.replace("<Type>CanonicalUser</Type>", ""), 200),  # as boto3 writes it
         (MINIO.replace("</AccessControlList>", GRANT.format("READ") + "</Grant></AccessControlList>"), 403),
         (MINIO.replace("</AccessControlList>", GRANT.format("WRITE") + "</Grant></AccessControlList>"), 403),
         (MINIO.replace("<Type>CanonicalUser</Type>", "<ID></ID>"), 403),
+        (MINIO.replace('xsi:type="CanonicalUser"><Type>CanonicalUser</Type>', ">"), 403),
         (MINIO.replace("<Type>CanonicalUser</Type>", "<ID>somebody</ID>"), 403),
         (MINIO.replace("<Type>CanonicalUser</Type>", "<Type>CanonicalUser</Type><URI>all</URI>"), 400),
         (MINIO.replace("<Type>CanonicalUser</Type>", "<Type>Group</Type>"), 400),

@@ -163,9 +163,9 @@ def _right(grant: Element) -> AclRight:
     right = (permission.text or "").strip()
     if right not in _PERMISSIONS or any(len(leaf) for leaf in named.values()):
         raise _malformed_acl()
-    if "Type" in named:
-        if named.keys() != {"Type"} or not named["Type"].text == grantee.get(_TYPE) == _USER:
-            raise _malformed_acl()
+    if "Type" in named and (len(named) > 1 or not named["Type"].text == grantee.get(_TYPE) == _USER):
+        raise _malformed_acl()
+    if not named.keys() - {"Type"} and grantee.get(_TYPE) == _USER:
         return AclRight(UNNAMED, right not in _READING)
     one = named["ID"].text if "ID" in named and not named.keys() & {"URI", "EmailAddress"} else None
     return AclRight(one, right not in _READING)
