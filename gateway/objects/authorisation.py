@@ -121,11 +121,12 @@ class StoreRights:
         return await self._upstream.look_at_bucket(bucket) == 200
 
     async def _owner(self, path: str, request: S3Request) -> str | None:
-        """Return the id of the owner of a bucket or object; None where the store does not say."""
+        """Return the id of the owner of a bucket or object, ``UNNAMED`` if its own ACL shows none; None if unknown."""
         query = query_of({"acl": "", "versionId": request.parameter("versionId")})
         async with await self._upstream.send("GET", path, query) as response:
-            owner, _ = xml.read_acl(await response.read())
-        return owner or None
+            document = await response.read()
+        owner, _ = xml.read_acl(document)
+        return owner or (access_control.UNNAMED if access_control.names_no_owner(document) else None)
 
 
 _WITH_A_DESTINATION = frozenset(

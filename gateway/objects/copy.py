@@ -11,14 +11,16 @@ from gateway.errors import StoreError, Unavailable
 from gateway.http.body import twice
 from gateway.objects.exchange import Exchange
 from gateway.objects.fenced_write import FencedWrite
+from gateway.objects.protocol.effects import Stored
 from gateway.objects.put import Puts
 from gateway.objects.s3 import xml
 from gateway.objects.s3.addressing import CopySource, PartSource
-from gateway.objects.s3.answers import Applied, Uploaded, no_such_key, step_failure, unquoted
+from gateway.objects.s3.answers import Applied, Rejected, Uploaded, no_such_key, step_failure, unquoted
 from gateway.objects.s3.body import Algorithm, VerifiedBody, algorithm_named, checksum_elements, checksum_header
 from gateway.objects.s3.request import DESCRIPTION, METADATA, S3Request, is_own
 from gateway.objects.s3.xml import Part
 from gateway.objects.staging import Staging, part_size
+from gateway.objects.store.bucket_profile import Profile
 from gateway.objects.store.client import StoreResponse, TextHeaders
 from gateway.objects.store.operations import Upstream
 
@@ -49,6 +51,10 @@ def describes(name: str) -> bool:
     return name in DESCRIPTION or name.startswith(METADATA)
 
 
+class SourceChanged(Unavailable):
+    """The source of a copy has changed since it was found."""
+
+
 class Sources:
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
@@ -73,11 +79,14 @@ class Sources:
         return StoreError.known("NoSuchBucket") if is_absent else no_such_key()
 
     async def read(self, source: CopySource, found: SourceObject, checksum: Algorithm | None = None) -> VerifiedBody:
-        """Return the bytes of a small source that was found, if they are still the same, with a checksum of them."""
+        """Return the bytes of a small source that was found, with a checksum of them.
+
+        Raises ``SourceChanged`` if they are not the same any more.
+        """
         response = await self._upstream.send("GET", source.raw_path, source.query, [("if-match", f'"{found.etag}"')])
         async with response:
-            if response.status == 412:
-                raise StoreError.known("PreconditionFailed", reason="The source of the copy has changed meanwhile.")
+            if response.status in (404, 412):
+                raise SourceChanged("Nothing was written: the source of the copy keeps changing.")
             await response.raise_gateway_fault()
             content = await response.read(found.size + 1) if response.status == 200 else b""
         if response.status != 200 or len(content) != found.size:
@@ -103,6 +112,7 @@ def _object(response: StoreResponse) -> SourceObject:
 _CHANGES = ("x-amz-server-side-encryption", "x-amz-storage-class", "x-amz-website-redirect-location")
 _NOT_OF_THE_COPY = frozenset({"x-amz-checksum-algorithm", "x-amz-tagging"})
 _AT_A_TIME = 4
+_ATTEMPTS = 10  # as long as the source is another object each time
 
 
 class Copies:
@@ -122,24 +132,41 @@ class Copies:
         _refuse_in_place(request, source)
         await self._writes.refuse_if_stale(write)
         profile = await self._writes.profile_for(write)
-        found = await self._sources.find(source)
+        for attempt in range(1, _ATTEMPTS + 1):
+            found = await self._sources.find(source)
+            try:
+                stored = await self._copied(exchange, write, profile, source, found, checksum)
+                break
+            except SourceChanged:  # its writer is at work, and the copy is of what it leaves
+                if attempt == _ATTEMPTS:
+                    raise
+        modified = _text(self._upstream.store_time)
+        document = xml.copied(stored.applied.etag or "", modified, checksum_elements(stored.applied.headers))
+        applied = stored.applied if found.version_id is None else _from_version(stored.applied, found.version_id)
+        await exchange.response.stored(applied, write.target.resource, stored.fence, document=document)
+
+    async def _copied(
+        self,
+        exchange: Exchange,
+        write: FencedWrite,
+        profile: Profile,
+        source: CopySource,
+        found: SourceObject,
+        checksum: Algorithm | None,
+    ) -> Stored:
+        """Copy the source that was found. Raises ``SourceChanged`` if it is another one meanwhile."""
+        request = exchange.request
         headers = await self._headers(request, source, found)
         if found.size <= self._puts.threshold:
             async with self._puts.memory.held(twice(found.size)):
                 body = await self._sources.read(source, found, checksum or found.checksum)
                 write = write.with_body(body.size, body.sha256)
-                stored = await self._puts.put_from_memory(write, profile, body, headers, request.condition)
-        else:
-            staging = self._puts.staging(write)
-            staged = await staging.stage_parts(
-                headers, lambda upload_id: self._copy_parts(write, source, found, staging, upload_id)
-            )
-            write = write.with_body(found.size, None)
-            stored = await self._puts.complete(write, profile, staged, request.condition)
-        modified = _text(self._upstream.store_time)
-        document = xml.copied(stored.applied.etag or "", modified, checksum_elements(stored.applied.headers))
-        applied = stored.applied if found.version_id is None else _from_version(stored.applied, found.version_id)
-        await exchange.response.stored(applied, write.target.resource, stored.fence, document=document)
+                return await self._puts.put_from_memory(write, profile, body, headers, request.condition)
+        staging = self._puts.staging(write)
+        staged = await staging.stage_parts(
+            headers, lambda upload_id: self._copy_parts(write, source, found, staging, upload_id)
+        )
+        return await self._puts.complete(write.with_body(found.size, None), profile, staged, request.condition)
 
     async def _headers(self, request: S3Request, source: CopySource, found: SourceObject) -> TextHeaders:
         own = [pair for pair in request.headers if not describes(pair[0]) and pair[0] not in _NOT_OF_THE_COPY]
@@ -165,6 +192,8 @@ class Copies:
             if isinstance(copied, Uploaded):
                 await staging.touch(upload_id)
                 return Part(number, copied.etag)
+            if isinstance(copied, Rejected) and copied.status == 412:
+                raise SourceChanged("Nothing was written: the source of the copy keeps changing.")
             raise step_failure(copied)
 
         return tuple(await at_a_time(_AT_A_TIME, copy_part, range(0, found.size, size)))

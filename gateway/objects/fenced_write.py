@@ -14,13 +14,14 @@ import asyncio
 import hashlib
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeAlias, cast
 from uuid import UUID, uuid4
 
+from gateway.budget import Budget, Room
 from gateway.db import fences
 from gateway.db.database import Database
 from gateway.db.uploads import RecordedUpload, UploadKey
@@ -29,6 +30,7 @@ from gateway.errors import (
     Fact,
     GatewayError,
     OutcomeUnknown,
+    Overloaded,
     ResourceMalformed,
     ResourceMismatch,
     SqlError,
@@ -42,7 +44,7 @@ from gateway.fencing.decision import Decision, Enforcement, Fence, Presented, de
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.intent import Announcement, Intent, MutationKind
 from gateway.fencing.record import Attempt, CapturedPayload, MissingGrant, Refusal
-from gateway.fencing.token import MAX_EPOCH
+from gateway.fencing.token import MAX_EPOCH, Token
 from gateway.objects.exchange import Exchange
 from gateway.objects.key_rules import ObjectTarget, Resources
 from gateway.objects.protocol import mutation
@@ -61,7 +63,7 @@ from gateway.objects.protocol.effects import (
     Uncertain,
     WriteOutcome,
 )
-from gateway.objects.protocol.runner import NO_PAYLOAD, OperationPayload, Runner
+from gateway.objects.protocol.runner import CONTENTION, NO_PAYLOAD, OperationPayload, Runner
 from gateway.objects.s3.answers import Found, HeadAnswer, Rejected, store_refusal
 from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import Mark
@@ -163,6 +165,7 @@ class FencedWrites:
         self._database, self._authorise = database, authorise
         self._observe, self._admission, self._profiles = observe, admission, profiles
         self.resources, self._runner, self._audit = resources, runner, audit
+        self._turns = _Turns()
 
     async def prepare(
         self,
@@ -237,7 +240,7 @@ class FencedWrites:
             raise await self._refused(write, decision, fence)
 
     async def profile_for(self, write: FencedWrite) -> Profile:
-        """Return what the bucket of a write does. A key that its store may take for another one is not written.
+        """Return what the bucket of a write does at its key. A key that may be taken for another one is not written.
 
         Raises what ``writable_profile`` raises, and ``StoreError`` InvalidArgument.
         """
@@ -251,7 +254,7 @@ class FencedWrites:
                 f"The key {key[:200]!a} cannot be fenced: the store of bucket {bucket} may take it for "
                 f"another one ({kind}). Nothing was written: use a key in another spelling. {KEYS[kind]}",
             )
-        return profile
+        return profile.at(key)
 
     async def writable_profile(self, bucket: str) -> Profile:
         """Return what the bucket does. Raises ``StoreUnfit`` for a store that ignores conditions, or ``StoreError``."""
@@ -270,9 +273,10 @@ class FencedWrites:
 
         ``InParts`` only where the steps may ask for an upload.
         """
-        if write.target.mode is Enforcement.ENFORCE and self._admission.asks_again(write.target.resource):
-            await self._apply_policy(write)  # the policy may have changed while the body arrived
-        outcome = await self._runner.run(steps, payload)
+        async with self._turns.taken(write.announced):
+            if write.target.mode is Enforcement.ENFORCE and self._admission.asks_again(write.target.resource):
+                await self._apply_policy(write)  # the policy may have changed while the body arrived
+            outcome = await self._runner.run(steps, payload)
         match outcome:
             case Stored(_, decision, fence) | Deleted(decision, fence):
                 await self._record_acceptance(write, decision, fence)
@@ -353,6 +357,33 @@ class FencedWrites:
                 write.exchange.response.would_refuse(one.reason, fence)
 
 
+class _Turns:
+    """The writes of a holder to a key in this process, one after the other: at the store only one of them could win.
+
+    A newer holder has a line of its own, so it waits for no older one. Each write under way has one line at most.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[str, str, Token | None], Budget] = {}
+
+    @asynccontextmanager
+    async def taken(self, write: Announcement) -> AsyncGenerator[None, None]:
+        """Take a turn. After a long wait go on without one: then the protocol waits for the other writes."""
+        name = write.bucket, write.key, write.presented.token if write.presented else None
+        if (line := self._lines.get(name)) is None:
+            line = self._lines[name] = Budget(1, "turns", share=1, patience=CONTENTION)
+        turn: Room | None = None
+        try:
+            with suppress(Overloaded):
+                turn = await line.take(1)
+            yield
+        finally:
+            if turn is not None:
+                line.give(turn)
+            if not line.used and not line.waiting and self._lines.get(name) is line:
+                del self._lines[name]
+
+
 def _writer(exchange: Exchange, resource: str, opened: RecordedUpload | None) -> FencingHeaders:
     """Return the token and holder that count. Their scope counts alone: its owner can neither widen nor change it."""
     given, scope = exchange.request.fencing, exchange.principal.scope
@@ -405,6 +436,8 @@ def unavailable(outcome: NotDone, message: str, now: datetime) -> Unavailable:
     if outcome.clears_at is not None:
         error.facts["clears_at"] = outcome.clears_at.astimezone(UTC).isoformat(timespec="seconds")
         error.retry_after = max(1, math.ceil((outcome.clears_at - now).total_seconds()) + 1)
+    elif outcome.obstacle is Obstacle.FORBIDDEN:
+        error.advice = "Write other bytes, or delete the object first."
     elif outcome.obstacle is Obstacle.UNSETTLED:
         error.advice = (
             "Send the request again: the object store does not answer, and only it knows of an earlier write."

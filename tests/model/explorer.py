@@ -484,6 +484,8 @@ class Explorer:
             return None, self._acknowledge(shared, effect)
         if isinstance(effect, effects.Look):
             return self._objects(shared).head(effect.key), shared
+        if isinstance(effect, effects.Pause):
+            return False, shared  # a later attempt is like an earlier one
         if isinstance(effect, effects.GiveUp):
             assert effect.intent.upload_id is not None
             return True, replace(shared, uploads=shared.uploads - {effect.intent.upload_id})

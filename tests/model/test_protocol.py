@@ -109,7 +109,17 @@ LATER = (
     Scope("later, a sweep", ((sweep(),), (put(1, "Y"), put(2, "Z"))), (("k", "T"),), ticks=3, **FORGETFUL),
 )
 
-SCOPES = (*BASIC, *LOST, *LATER)
+# Markers of directories on MinIO: the same few bytes, and a store that takes them in one form only.
+MARKER: dict[str, Any] = {"bumps": False, **UNCONDITIONAL}
+MARKERS = (
+    Scope("a marker, made again", ((put(1, "X"),), (put(2, "X"), put(2, "X"))), (("k", "X"),), **MARKER),
+    Scope("a marker, made and removed", ((put(1, "X"), delete(1)), (put(2, "X"), delete(2))), **MARKER),
+    Scope("a marker, removed and made", ((delete(1),), (delete(2), put(2, "X"))), (("k", "X"),), **MARKER),
+    Scope("a marker and a barrier", ((put(1, "X"),), (barrier(2), put(2, "X"))), (("k", "X"),), ticks=2, **MARKER),
+    Scope("a marker, lost twice", ((put(1, "X"), put(1, "X")), (delete(2),)), (("k", "X"),), losses=2, **MARKER),
+)
+
+SCOPES = (*BASIC, *LOST, *LATER, *MARKERS)
 
 # Too many states where requests come twice: three clients, or a sweep that starts again and again.
 LARGE = (
@@ -119,17 +129,17 @@ LARGE = (
     "a sweep against a barrier",
     "a sweep against a delete",
 )
-TWICE = [replace(scope, again=1, **CALM) for scope in (*BASIC, *LOST) if scope.name not in LARGE]
+TWICE = [replace(scope, again=1, **CALM) for scope in (*BASIC, *LOST, *MARKERS) if scope.name not in LARGE]
 
 # The cases that "tolerate" does not cover: a mutation without a condition, and bytes whose forms older holders have
-# used up.
+# used up. A marker has one form.
 UNCOVERED = (
     "three tokens",
     "zombie amends",
     "zombie amends, successor deletes",
     "two amendments",
     "delete and sweep, no condition",
-    *(scope.name for scope in LOST),
+    *(scope.name for scope in (*LOST, *MARKERS)),
 )
 # There a sweep brings absence back for which a failed write of the same holder may be waiting.
 SWEPT = ("a sweep against a put", "a sweep against an upload")
@@ -168,9 +178,10 @@ def tiered(cases: Iterable[Scope | tuple[Any, ...]]) -> list[Any]:
 
 
 def nothing_waits_for_the_clock(scope: Scope) -> bool:
-    """Whether the store honours conditions, and nothing without one is under way."""
+    """Whether the store bumps objects and honours conditions, and nothing without one is under way."""
     calls = {call.kind for calls in scope.clients for call in calls}
-    return scope.conditional_complete and "amend" not in calls and (scope.conditional_delete or "sweep" not in calls)
+    conditional = scope.conditional_complete and (scope.conditional_delete or "sweep" not in calls)
+    return conditional and scope.bumps and "amend" not in calls
 
 
 @pytest.mark.parametrize("scope", tiered(SCOPES))
@@ -211,6 +222,8 @@ def test_no_copy_undoes_a_newer_holders_write_by_default(scope: Scope, report_st
         (Scope("two contents in turn", ((put(1, "Y"), put(1, "X"), put(1, "Y"), put(1, "X")),), (("k", "X"),)), "P4"),
         (Scope("deleted by the holder who made it", ((put(1, "Y"), delete(1)), (barrier(2),))), "P2"),
         (Scope("no condition", ((amend(1),), (barrier(2),)), (("k", "X"),)), "P2"),
+        (Scope("a marker, put again", ((put(1, "X"),), (put(2, "X"),)), (("k", "X"),), **MARKER), "P2"),
+        (Scope("a marker, put back", ((delete(1),), (put(2, "X"),)), (("k", "X"),), **MARKER), "P2"),
     ],
     ids=lambda value: value.name if isinstance(value, Scope) else value,
 )
@@ -235,6 +248,18 @@ def settle_by_forgetting(intent: Intent) -> Steps[effects.Unsettled | None]:
         return (yield from settling._settle_conditional(intent))
     yield effects.Abandon(intent)
     return None
+
+
+def settle_without_waiting(intent: Intent) -> Steps[None]:
+    """Settle as if each bump of the only form changed the ETag."""
+    forbidden = yield effects.Forbid(intent)
+    found = yield effects.Look(intent.bucket, intent.key)
+    yield settling._displace(intent, found, forbidden)
+    yield effects.Abandon(intent)
+
+
+def always_plain(candidates: tuple[effects.Candidate, ...], begun: Begun) -> effects.UploadForm:
+    return effects.UploadForm.PLAIN
 
 
 def recognise_by_write_id_alone(write: Announcement, begun: Begun, *, tombstone: bool) -> Steps[Any]:
@@ -267,6 +292,7 @@ def shortest_way_to_a_broken_promise(scope: str, weakness: Weakness, promise: st
         ("waiting before bytes return", Weakness(waiting_for_what_has_begun=False), "later, a barrier"),
         ("signing when announced", Weakness(signed_when_announced=False), "no other ETag"),
         ("attempt numbers", Weakness(attempts=False), "two writers with one token"),
+        ("forbidding the only form", Weakness(forbidding_over=False), "a marker, made again"),
         ("remembering conditions", Weakness(remembering=False), "a copy of an overtaken put"),
         ("remembering a delete's", Weakness(remembering=False), "a copy of an overtaken delete"),
         ("remembering a tombstone's", Weakness(remembering=False), "a copy of an overtaken tombstone"),
@@ -327,6 +353,8 @@ def sweep_by_the_first_look(write: Announcement, *, conditional_delete: bool) ->
         # A delete of nothing settles a lost request only if it changes the key.
         ("a tombstone", "_is_idle", lambda begun: begun.key.visible is None, "P2", "create against delete of nothing"),
         ("a second look", "sweep", sweep_by_the_first_look, "P3", "a sweep, no condition"),
+        ("refusing the only form", "_best", always_plain, "P2", "a marker, made again"),
+        ("waiting where nothing is bumped", "settle", settle_without_waiting, "P2", "a marker and a barrier"),
     ]),
 )  # fmt: skip
 def test_the_explorer_sees_what_settling_owes(

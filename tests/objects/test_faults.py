@@ -102,16 +102,30 @@ class TestAnswersThatAreLost:
         await assert_settled_by_the_next(shared, key)
 
 
-async def test_two_writers_of_one_holder_write_one_after_the_other(postgres_server: EmbeddedPostgres, key: str) -> None:
+async def test_writers_of_one_holder_write_one_after_the_other(postgres_server: EmbeddedPostgres, key: str) -> None:
     async with staged(postgres_server, S3Double(buckets=["bucket"]), limits={"pending_wait": PATIENCE}) as patient:
         s3 = connect(patient.origin, "33", "ann")
-        bodies = [f"body {number}".encode() for number in range(2)]
+        bodies = [f"body {number}".encode() for number in range(16)]
         answers = await asyncio.gather(*(outcome(s3.put_object, Key=key, Body=body) for body in bodies))
-        assert answers == [(200, ""), (200, "")]
-        assert len(patient.double.applied(key=key)) == 2, "neither was lost, neither was bumped away"
+        assert answers == [(200, "")] * 16
+        sent = [each for each in patient.written(0) if each.key == key]
+        assert len(sent) == len(patient.double.applied(key=key)) == 16, "none was lost, none was bumped away"
         assert patient.body(key) in bodies
         assert await patient.count("intent", key) == 0
         assert await patient.count("forbidden", key) == 0, "a writer waits for its own kind, and settles nothing"
+
+
+async def test_a_newer_holder_waits_in_no_line_of_older_ones(shared: Stage, key: str) -> None:
+    old, new = connect(shared.origin, "33"), connect(shared.origin, "34")
+    await call(old.put_object, Key=key, Body=b"before")
+    held, late = await shared.late(outcome(old.put_object, Key=key, Body=b"late"), operation="PutObject", key=key)
+    waiting = [asyncio.create_task(outcome(old.put_object, Key=key, Body=b"later")) for _ in range(3)]
+    await asyncio.sleep(0.2)
+    assert await outcome(new.put_object, Key=key, Body=b"newer") == (200, "")
+    assert not held.statuses, "the older holder's write is still under way"
+    held.release()
+    assert [await late, *[await one for one in waiting]] == [(412, "StaleFencingToken")] * 4
+    assert shared.body(key) == b"newer"
 
 
 async def test_the_store_is_down_and_comes_back(shared: Stage, postgres_server: EmbeddedPostgres) -> None:

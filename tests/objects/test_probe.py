@@ -101,7 +101,7 @@ async def test_a_store_like_aws_passes_quickly(double: S3Double, upstream: Upstr
     assert not profile.unique_etags
     assert profile.plain_etags_predicted
     assert profile.multipart_etags_predicted
-    assert len(double.requests) < 170
+    assert len(double.requests) < 200
 
 
 WEAKNESSES = [
@@ -266,9 +266,45 @@ CONFUSED = {
 async def test_keys_that_are_one_object_are_found_out(double: S3Double, upstream: Upstream, keys: str) -> None:
     double.behave(keys=keys)
     profile = await probe(upstream, "bucket")
-    assert failed(profile) == profile.confused == CONFUSED[keys]
+    assert failed(profile) - {Probe.UPLOADS_TRAILING_SLASH} == profile.confused == CONFUSED[keys]
     assert profile.writable
     assert set(double.objects("bucket")) == {"somebody's"}
+
+
+async def test_keys_that_end_in_a_slash_may_take_no_uploads(double: S3Double, upstream: Upstream) -> None:
+    double.behave(marker_uploads="refused")
+    profile = await probe(upstream, "bucket")
+    assert failed(profile) == {Probe.UPLOADS_TRAILING_SLASH}
+    assert profile.writable
+    assert (profile.at("a/").can_bump, profile.at("a/").complete_conditions) == (False, False)
+    assert profile.at("a") == profile
+
+
+@pytest.mark.parametrize(
+    ("weakness", "expected"),
+    [
+        ("PutObject:If-None-Match", Probe.KEYS_TRAILING_SLASH),
+        ("PutObject:If-Match", Probe.KEYS_TRAILING_SLASH),
+        ("DeleteObject", Probe.KEYS_TRAILING_SLASH),
+        ("CompleteMultipartUpload:If-None-Match", Probe.UPLOADS_TRAILING_SLASH),
+        ("CompleteMultipartUpload:If-Match", Probe.UPLOADS_TRAILING_SLASH),
+    ],
+)
+async def test_conditions_that_are_ignored_at_directories_are_found_out(
+    double: S3Double, upstream: Upstream, weakness: str, expected: Probe
+) -> None:
+    """Some stores make a directory of such a key, whatever the request says."""
+    double.behave(ignored_at_markers=frozenset({weakness}))
+    profile = await probe(upstream, "bucket")
+    assert failed(profile) == {expected, Probe.UPLOADS_TRAILING_SLASH}
+    assert (mistakable("a/", profile.confused) is None) == (expected not in KEYS)
+
+
+async def test_an_upload_that_loses_its_slash_is_found_out(double: S3Double, upstream: Upstream) -> None:
+    double.behave(marker_uploads="renamed")
+    profile = await probe(upstream, "bucket")
+    assert Probe.KEYS_TRAILING_SLASH in failed(profile)
+    assert mistakable("a/", profile.confused) is not None
 
 
 class TestProfiles:

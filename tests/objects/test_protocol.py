@@ -48,6 +48,7 @@ from gateway.objects.protocol.effects import (
     InParts,
     Look,
     NotDone,
+    Pause,
     Put,
     RaiseFence,
     Steps,
@@ -142,8 +143,11 @@ def test_the_outcomes_of_a_put(script: list[tuple[type, Any]], outcome: type) ->
 def test_an_object_that_keeps_changing_ends_after_some_attempts() -> None:
     missed = [(Put, NotApplied(412, "")), (Look, Found("e")), (Abandon, None)]
     again = [(Look, Found("e")), (Begin, begun()), *missed]
-    outcome, _ = play(mutation.put(WRITE, FORMS), [*PUT, *missed, *again * (mutation.ATTEMPTS - 1)])
+    script = [*PUT, *missed, *again * (mutation.ATTEMPTS - 1), (Pause, True), *again, (Pause, False)]
+    outcome, asked = play(mutation.put(WRITE, FORMS), script)
     assert isinstance(outcome, NotDone)
+    announced = [effect.write.attempt for effect in asked if isinstance(effect, Begin)]
+    assert announced == [*range(1, mutation.ATTEMPTS + 2)], "each attempt is an intent of its own"
 
 
 LOOK = (Look, Found("e0"))

@@ -20,9 +20,10 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import StoreError
 from gateway.fencing.decision import Enforcement
 from gateway.objects import reads
-from gateway.objects.s3.access_control import AclRight, acl_of_document, acl_of_headers, policy_rights
+from gateway.objects.s3.access_control import UNNAMED, AclRight, acl_of_document, acl_of_headers, policy_rights
 from gateway.observe.events import RefusalCounted
 from gateway.record import refusals
+from tests.doubles.s3 import S3Double
 from tests.doubles.s3.amendments import canned_acl
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.objects import raw
@@ -372,6 +373,83 @@ class TestAclsOfObjects:
             assert await outcome(s3.put_object_acl, Bucket=bucket, Key=name, AccessControlPolicy=acl) == expected, acl
 
 
+MINIO = (
+    "<AccessControlPolicy><Owner><ID></ID><DisplayName></DisplayName></Owner><AccessControlList>"
+    '<Grant><Grantee xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:type="CanonicalUser">'
+    "<Type>CanonicalUser</Type></Grantee><Permission>FULL_CONTROL</Permission></Grant>"
+    "</AccessControlList></AccessControlPolicy>"
+)
+"""Its answer to each GET ?acl. It takes the same document, and does nothing."""
+
+
+class NamelessDouble(S3Double):
+    """A store that names its users in no ACL."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "GET" and scope["query_string"].startswith(b"acl"):
+            await answer(send, 200, MINIO.encode())
+        else:
+            await super().__call__(scope, receive, send)
+
+
+GRANT = (
+    "<Grant><Grantee><URI>http://acs.amazonaws.com/groups/global/AllUsers</URI></Grantee><Permission>{}</Permission>"
+)
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        (MINIO, 200),
+        (MINIO.replace("<Type>CanonicalUser</Type>", ""), 200),  # as boto3 writes it
+        (MINIO.replace("</AccessControlList>", GRANT.format("READ") + "</Grant></AccessControlList>"), 403),
+        (MINIO.replace("</AccessControlList>", GRANT.format("WRITE") + "</Grant></AccessControlList>"), 403),
+        (MINIO.replace("<Type>CanonicalUser</Type>", "<ID></ID>"), 403),
+        (MINIO.replace('xsi:type="CanonicalUser"><Type>CanonicalUser</Type>', ">"), 403),
+        (MINIO.replace("<Type>CanonicalUser</Type>", "<ID>somebody</ID>"), 403),
+        (MINIO.replace("<Type>CanonicalUser</Type>", "<Type>CanonicalUser</Type><URI>all</URI>"), 400),
+        (MINIO.replace("<Type>CanonicalUser</Type>", "<Type>Group</Type>"), 400),
+        (MINIO.replace('xsi:type="CanonicalUser"', 'xsi:type="Group"'), 400),
+    ],
+)
+async def test_the_acl_that_a_store_shows_is_taken_back(
+    postgres_server: EmbeddedPostgres, document: str, expected: int
+) -> None:
+    """s3cmd puts it back after each copy. It is a fenced write, as each change of an ACL."""
+    async with staged(postgres_server, NamelessDouble(buckets=["bucket"])) as stage:
+        s3 = connect(stage.origin, "33")
+        await call(s3.put_object, Key="k", Body=b"x")
+        since = len(stage.double.requests)
+        status = await _put_acl(s3, document)
+        assert status == expected
+        sent = [each.operation for each in stage.written(since)]
+        assert sent == (["PutObjectAcl"] if expected == 200 else [])
+        assert await _put_acl(connect(stage.origin, "34"), MINIO) == 200
+        assert await _put_acl(s3, MINIO) == 412, "an older holder's is refused"
+
+
+@over_http
+async def test_a_user_without_a_name_is_no_owner_elsewhere(shared: Stage, key: str) -> None:
+    s3 = client_of(shared, "root")
+    await call(s3.put_object, Bucket="private", Key=key)
+    assert await _put_acl(s3, MINIO, "private", key) == 403
+
+
+async def _put_acl(s3: S3Client, document: str, bucket: str = "bucket", key: str = "k") -> int:
+    """Put an ACL as it is: boto3 would write another document."""
+
+    def insert(params: dict[str, Any], **_: Any) -> None:
+        params["body"] = document.encode()
+        del params["headers"]["x-amz-acl"]
+
+    s3.meta.events.register("before-call.s3.PutObjectAcl", insert)
+    try:
+        status, _ = await outcome(s3.put_object_acl, Bucket=bucket, Key=key, ACL="private")
+    finally:
+        s3.meta.events.unregister("before-call.s3.PutObjectAcl", insert)
+    return status
+
+
 @over_http
 class TestOfBuckets:
     @pytest.mark.parametrize("acl", first([*LETS_OTHERS_WRITE, {"ACL": "log-delivery-write"}]), ids=str)
@@ -452,6 +530,7 @@ def test_the_grants_of_a_document() -> None:
         + "<Grant><Grantee><ID>me</ID><URI>all</URI></Grantee><Permission>WRITE</Permission></Grant>"
         + "<Grant><Grantee><EmailAddress>a@b</EmailAddress></Grantee><Permission>FULL_CONTROL</Permission></Grant>"
         + "<Grant><Grantee><ID>you</ID></Grantee><Permission> WRITE_ACP </Permission></Grant>"
+        + f"<Grant><Grantee {XSI}><Type>CanonicalUser</Type></Grantee><Permission>READ</Permission></Grant>"
     )
     assert acl_of_document(acl_document(grants)) == [
         AclRight("me", writes=False),
@@ -459,6 +538,7 @@ def test_the_grants_of_a_document() -> None:
         AclRight(None, writes=True),
         AclRight(None, writes=True),
         AclRight("you", writes=True),
+        AclRight(UNNAMED, writes=False),
     ]
     assert acl_of_document(acl_document("", '<?xml version="1.0" encoding="UTF-8"?>')) == []
 

@@ -382,6 +382,13 @@ def test_what_is_said_to_the_gateway_never_goes_on() -> None:
         assert forwarded(operation, dict.fromkeys(SAID_TO_THE_GATEWAY, "1")) == (), operation
 
 
+def test_headers_of_answers_mean_nothing_in_a_request() -> None:
+    """s3cmd sends them back when it modifies an object."""
+    for operation in Operation:
+        for name in ("x-amz-bucket-region", "x-amz-tagging-count", "x-amz-restore"):
+            assert forwarded(operation, {name: "1"}) == (), operation
+
+
 def test_the_one_version_of_s3_may_be_named() -> None:
     """The AWS SDK for C++ names it when it begins an upload."""
     for operation in Operation:

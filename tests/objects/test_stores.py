@@ -8,7 +8,9 @@ import pytest
 from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.intent import DEAD_AFTER
 from gateway.fencing.resource import escape_path
+from tests.doubles.s3 import S3Double
 from tests.objects.clients import body_of, call, connect, opened, outcome, refused
 from tests.objects.object_gateway import ADMIN, Stage, module_stage, staged, store
 from tests.objects.test_forms import TOKEN, code, post, signed
@@ -95,6 +97,97 @@ async def test_where_etags_are_unique_but_for_the_writers_own_encryption(postgre
         held.release()
         assert await zombie == (412, "StaleFencingToken")
         assert stage.body("k") == b"X"
+
+
+# MinIO takes keys that end in a slash by PutObject only, so that bytes have one ETag there.
+
+MARKERS: dict[str, Any] = {"marker_uploads": "refused", "ignored_conditions": frozenset({"DeleteObject"})}
+
+
+def with_markers() -> S3Double:
+    return store("bucket", **MARKERS)
+
+
+markers = module_stage(with_markers)
+
+
+async def put_marker(stage: Stage, s3: S3Client, key: str) -> tuple[int, str]:
+    return await outcome(s3.put_object, Key=key, Body=b"")
+
+
+async def copy_marker(stage: Stage, s3: S3Client, key: str) -> tuple[int, str]:
+    await call(s3.put_object, Key="empty", Body=b"")
+    return await outcome(s3.copy_object, Key=key, CopySource="bucket/empty")
+
+
+async def post_marker(stage: Stage, s3: S3Client, key: str) -> tuple[int, str]:
+    return (await post(signed(stage.origin, key, {TOKEN: "33"}), b"")).status_code, ""
+
+
+async def delete_marker(stage: Stage, s3: S3Client, key: str) -> tuple[int, str]:
+    return await outcome(s3.delete_object, Key=key)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("make", [put_marker, copy_marker, post_marker])
+async def test_a_directory_is_made_and_removed_again_and_again(markers: Stage, key: str, make: Any) -> None:
+    s3, key = connect(markers.origin, "33"), f"{key}/"
+    for change in (make, make, delete_marker, make, make, delete_marker, delete_marker, make):
+        status, error = await change(markers, s3, key)
+        assert status in (200, 204), error
+        assert (key in await _listed(s3, key)) == (change is make)
+    assert await outcome(connect(markers.origin, "32").put_object, Key=key, Body=b"") == (412, "StaleFencingToken")
+    assert await markers.count("intent", key) == 0
+
+
+async def _listed(s3: S3Client, prefix: str) -> set[str]:
+    return {one["Key"] for one in (await call(s3.list_objects_v2, Prefix=prefix)).get("Contents", [])}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_a_late_write_of_a_directory_is_waited_for(markers: Stage, key: str, *, arrives: bool) -> None:
+    """Its condition cannot be made to fail, because the bytes have no other ETag."""
+    key = f"{key}/"
+    old, new = connect(markers.origin, "33"), connect(markers.origin, "34")
+    await call(old.put_object, Key=key, Body=b"")
+    held, zombie = await markers.late(outcome(old.put_object, Key=key, Body=b"late"), operation="PutObject", key=key)
+    resource = f"s3/bucket/{escape_path(key)}"
+    blocked = await markers.barrier(resource, "34")
+    assert (blocked.status_code, "clears_at" in blocked.json()) == (503, True), blocked.text
+    assert (await outcome(new.put_object, Key=key, Body=b""))[0] == 503, "the only form is waited for"
+    try:
+        if arrives:
+            held.release()
+            await zombie
+        else:
+            markers.double.behave(clock_offset=DEAD_AFTER.total_seconds() + 2)
+        assert (await markers.barrier(resource, "34")).status_code == 200
+        assert await outcome(new.put_object, Key=key, Body=b"newer") == (200, "")
+        held.release()
+        await zombie
+        assert markers.body(key) == b"newer"
+    finally:
+        markers.double.behave(clock_offset=0.0)
+        await call(connect(markers.origin).head_object, Key=key)
+
+
+async def test_equal_bytes_with_one_form_are_refused_while_they_stand(postgres_server: EmbeddedPostgres) -> None:
+    """Only with ``duplicates = "wait"``: no copy of the first write may pass for the second."""
+    async with staged(postgres_server, with_markers(), s3={"duplicates": "wait"}) as stage:
+        s3 = connect(stage.origin, "33")
+        await call(s3.put_object, Key="d/", Body=b"")
+        for _ in range(2):
+            status, error, message = await refused(s3.put_object, Key="d/", Body=b"")
+            assert (status, error) == (503, "ServiceUnavailable")
+            assert "delete the object" in message
+            stage.double.behave(clock_offset=DEAD_AFTER.total_seconds() + 2)
+            await call(connect(stage.origin).head_object, Key="d/")
+        assert await outcome(s3.put_object, Key="d/", Body=b"other") == (200, "")
+        assert await outcome(s3.delete_object, Key="d/") == (204, "")
+        stage.double.behave(clock_offset=2 * (DEAD_AFTER.total_seconds() + 2))
+        await outcome(s3.head_object, Key="d/")
+        assert await outcome(s3.put_object, Key="d/", Body=b"") == (200, "")
 
 
 # No way of writing gets at an object by another spelling of its key, even if keys are taken for one another.

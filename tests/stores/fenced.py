@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -43,6 +43,14 @@ class Fenced:
     def through(self, token: str = "1") -> S3Client:
         """A client of the gateway."""
         return connect(self.origin, token)
+
+    @asynccontextmanager
+    async def another(self) -> AsyncIterator["Fenced"]:
+        """Start another gateway with the same store and database."""
+        settings = {name: getattr(self.settings, name) for name in self.settings.model_fields_set}
+        rules = _rules(self.bucket)
+        async with running(config(self.dsn, self.store.endpoint, s3=settings, objects=rules)) as origin:
+            yield replace(self, origin=origin)
 
     def beside(self) -> S3Client:
         """A client of the store itself."""
@@ -96,12 +104,15 @@ async def fenced(postgres: EmbeddedPostgres, store: Store, *, versioned: bool = 
         # As docs/stores.md says of it: its conditional delete loses a race now and then.
         "distrust": ("delete",) if store.name == "versitygw" else (),
     }
-    rules = [{"match": f"{bucket}/{LONG}**", "resource": LONG_NAMED}]
     async with (
         fresh_database(postgres) as dsn,
-        running(config(dsn, store.endpoint, s3=settings, objects=rules)) as origin,
+        running(config(dsn, store.endpoint, s3=settings, objects=_rules(bucket))) as origin,
     ):
         yield Fenced(origin, store, ObjectStore.model_validate(settings), bucket, dsn)
+
+
+def _rules(bucket: str) -> list[dict[str, str]]:
+    return [{"match": f"{bucket}/{LONG}**", "resource": LONG_NAMED}]
 
 
 def _create(store: Store, bucket: str, versioned: bool) -> None:  # noqa: FBT001 - runs in a thread

@@ -5,17 +5,23 @@ docs/stores.md says what follows from them.
 
 import asyncio
 import json
+import subprocess
 import time
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import httpx
+import pyarrow
 import pytest
+import s3fs
 from botocore.exceptions import ClientError
 from mypy_boto3_s3 import S3Client
+from pyarrow import dataset, fs
 
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor.writers import check_bucket_writers
@@ -32,9 +38,10 @@ from gateway.objects.store.bucket_profile import (
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import probe
 from tests.journal.installation import connected
-from tests.objects.clients import body_of, call, outcome
+from tests.objects.clients import body_of, call, in_thread, outcome
+from tests.running import ACCESS_KEY, SECRET_KEY
 from tests.stores.fenced import Fenced, fenced
-from tests.stores.store import Store
+from tests.stores.store import REGION, Store, StoreMissing, program
 from tests.waiting import PATIENCE
 
 
@@ -120,17 +127,18 @@ async def test_a_body_that_is_continued_too_late_has_no_effect(store: Store) -> 
 
 
 # If a probe fails, the probes that build on it are not tried, and count as failed.
-_AFTER_PUT = COMPLETE_CONDITIONS | DELETE_CONDITION | {Probe.ETAG_OF_MULTIPART, *KEYS}
+_AFTER_PUT = COMPLETE_CONDITIONS | DELETE_CONDITION | {Probe.ETAG_OF_MULTIPART, *KEYS, Probe.UPLOADS_TRAILING_SLASH}
 
+MINIO = {*DELETE_CONDITION, Probe.KEYS_ODD_SEGMENTS, Probe.KEYS_MARKER, Probe.UPLOADS_TRAILING_SLASH}
 # By store, and by whether the bucket is versioned: what fails.
 FAILED: dict[tuple[str, bool], set[Probe]] = {
     ("moto", False): {Probe.COMPLETE_IF_MATCH, Probe.COMPLETE_RACE},
     ("moto", True): {Probe.COMPLETE_IF_MATCH, Probe.COMPLETE_RACE},
     ("ceph", False): {*COMPLETE_CONDITIONS, *DELETE_CONDITION, Probe.QUOTED_CONDITIONS},
     ("ceph", True): {*PUT_CONDITIONS, *_AFTER_PUT, Probe.READ_BACK, Probe.QUOTED_CONDITIONS},
-    ("minio", False): {*DELETE_CONDITION, Probe.KEYS_ODD_SEGMENTS, Probe.KEYS_MARKER},
-    ("minio", True): {*DELETE_CONDITION, Probe.KEYS_ODD_SEGMENTS, Probe.KEYS_MARKER},
-    ("versitygw", False): {Probe.KEYS_ODD_SEGMENTS, Probe.KEYS_TRAILING_SLASH},
+    ("minio", False): MINIO,
+    ("minio", True): MINIO,
+    ("versitygw", False): {Probe.KEYS_ODD_SEGMENTS, Probe.KEYS_TRAILING_SLASH, Probe.UPLOADS_TRAILING_SLASH},
     ("versitygw", True): {*PUT_CONDITIONS, *_AFTER_PUT},
 }
 
@@ -245,6 +253,174 @@ async def test_a_marker_of_a_directory_is_not_written_by_the_name_of_its_file(
         assert await outcome(newer.put_object, Bucket=front.bucket, Key="d/", Body=b"newer") == (200, "")
         await outcome(older.put_object, Bucket=front.bucket, Key="d__XLDIR__", Body=b"older")
         assert await body_of(beside, "d/", front.bucket) == b"newer"
+
+
+def by_boto3(front: Fenced) -> None:
+    s3 = front.through("33")
+    here: dict[str, Any] = {"Bucket": front.bucket, "Key": "boto3/x/"}
+    for _ in range(2):
+        for _ in range(2):
+            s3.put_object(**here, Body=b"")
+        assert s3.head_object(**here)["ContentLength"] == 0
+        s3.delete_object(**here)
+        assert "Contents" not in s3.list_objects_v2(Bucket=front.bucket, Prefix="boto3/")
+    s3.put_object(**here, Body=b"")
+
+
+def by_pyarrow(front: Fenced) -> None:
+    files = fs.S3FileSystem(
+        access_key=ACCESS_KEY,
+        secret_key=SECRET_KEY,
+        session_token="fencing-token=33",
+        region=REGION,
+        scheme="http",
+        endpoint_override=urlsplit(front.origin).netloc,
+        allow_bucket_creation=False,
+    )
+    base = f"{front.bucket}/pyarrow/x"
+    for _ in range(2):
+        for _ in range(2):
+            files.create_dir(base)
+        files.delete_dir(base)
+    table = pyarrow.table({"day": [1, 1, 2], "value": [1, 2, 3]})
+    for _ in range(3):
+        dataset.write_dataset(
+            table,
+            base,
+            filesystem=files,
+            format="parquet",
+            partitioning=["day"],
+            existing_data_behavior="delete_matching",
+        )
+    assert dataset.dataset(base, filesystem=files, partitioning=["day"]).count_rows() == 3
+
+
+def by_s3fs(front: Fenced) -> None:
+    # boto3 sends the token as a header; this client as a session token.
+    files = s3fs.S3FileSystem(
+        key=ACCESS_KEY,
+        secret=SECRET_KEY,
+        token="fencing-token=33",
+        endpoint_url=front.origin,
+        client_kwargs={"region_name": REGION},
+        skip_instance_cache=True,
+        use_listings_cache=False,
+    )
+    base = f"{front.bucket}/s3fs/x"
+    for _ in range(2):
+        for _ in range(2):
+            files.touch(f"{base}/")
+        files.pipe(f"{base}/y", b"content")
+        files.mv(f"{base}/y", f"{base}/z")
+        files.rm(base, recursive=True)
+        assert not files.exists(base)
+
+
+@pytest.mark.parametrize("client", [by_boto3, by_pyarrow, by_s3fs])
+async def test_directories_are_made_and_removed_again_and_again(
+    postgres_server: EmbeddedPostgres, store: Store, client: Callable[[Fenced], None]
+) -> None:
+    if store.name == "versitygw":
+        pytest.skip("no key that ends in a slash is written there")
+    async with fenced(postgres_server, store) as front:
+        await asyncio.to_thread(client, front)
+
+
+async def test_s3cmd_copies_moves_and_modifies(postgres_server: EmbeddedPostgres, store: Store, tmp_path: Path) -> None:
+    """It puts back the ACL that it gets, and the headers of answers."""
+    try:
+        s3cmd = program("s3cmd", "apt-get install --no-install-recommends s3cmd")
+    except StoreMissing as missing:
+        pytest.skip(str(missing))
+    content = tmp_path / "content"
+    content.write_text("content")
+    async with fenced(postgres_server, store) as front:
+        host, base = urlsplit(front.origin).netloc, f"s3://{front.bucket}/x"
+
+        def run(*command: str, token: str = "33") -> tuple[int, str]:
+            keys = [f"--access_key={ACCESS_KEY}", f"--secret_key={SECRET_KEY}", f"--access_token=fencing-token={token}"]
+            where = [
+                "--config=/dev/null",
+                f"--host={host}",
+                f"--host-bucket={host}",
+                f"--region={REGION}",
+                "--no-ssl",
+            ]
+            ended = subprocess.run([s3cmd, *where, *keys, *command], capture_output=True, text=True, check=False)
+            return ended.returncode, ended.stderr
+
+        for command in (
+            ("put", str(content), f"{base}/a"),
+            ("cp", f"{base}/a", f"{base}/b"),
+            ("mv", f"{base}/b", f"{base}/c"),
+            ("modify", "--add-header=x-amz-meta-colour:red", f"{base}/c"),
+        ):
+            status, told = await asyncio.to_thread(run, *command)
+            assert status == 0, told
+        s3 = front.beside()
+        listed = await call(front.through("33").list_objects_v2, Bucket=front.bucket)
+        assert [one["Key"] for one in listed["Contents"]] == ["x/a", "x/c"]
+        assert s3.head_object(Bucket=front.bucket, Key="x/c")["Metadata"]["colour"] == "red"
+        assert await front.barrier("x/c", "34") == 200
+        assert (await asyncio.to_thread(run, "modify", "--add-header=x-amz-meta-colour:blue", f"{base}/c"))[0] != 0
+        assert s3.head_object(Bucket=front.bucket, Key="x/c")["Metadata"]["colour"] == "red"
+
+
+def putting(s3: S3Client, bucket: str, content: bytes) -> None:
+    s3.put_object(Bucket=bucket, Key="k", Body=content)
+
+
+def completing(s3: S3Client, bucket: str, content: bytes) -> None:
+    upload: dict[str, Any] = {"Bucket": bucket, "Key": "k"}
+    upload["UploadId"] = s3.create_multipart_upload(**upload)["UploadId"]
+    part = s3.upload_part(**upload, PartNumber=1, Body=content)["ETag"]
+    s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part}]})
+
+
+def copying(s3: S3Client, bucket: str, content: bytes) -> None:
+    source = content.decode()
+    s3.put_object(Bucket=bucket, Key=source, Body=content)
+    s3.copy_object(Bucket=bucket, Key="k", CopySource={"Bucket": bucket, "Key": source})
+
+
+def posting(s3: S3Client, bucket: str, content: bytes) -> None:
+    form = s3.generate_presigned_post(
+        bucket, "k", {"fencing-token": "33"}, [["eq", "$fencing-token", "33"]], ExpiresIn=600
+    )
+    answer = httpx.post(form["url"], data=form["fields"], files={"file": content}, timeout=60)
+    assert answer.status_code == 204, answer.text
+
+
+def deleting(s3: S3Client, bucket: str, content: bytes) -> None:
+    s3.put_object(Bucket=bucket, Key="k", Body=content)
+    s3.delete_object(Bucket=bucket, Key="k")
+
+
+CONNECTIONS, WRITES = 8, 3
+
+
+@pytest.mark.parametrize(
+    "write",
+    [putting, completing, *(pytest.param(one, marks=pytest.mark.thorough) for one in (copying, posting, deleting))],
+)
+async def test_writers_of_one_holder_wait_for_one_another(
+    postgres_server: EmbeddedPostgres, store: Store, write: Callable[[S3Client, str, bytes], None]
+) -> None:
+    """Also through two gateways, and whether they write the same bytes or not. On S3, all of them succeed."""
+    async with fenced(postgres_server, store) as one, one.another() as other:
+        await call(one.through("33").put_object, Bucket=one.bucket, Key="probed", Body=b"")
+        await call(other.through("33").put_object, Bucket=one.bucket, Key="probed", Body=b"")
+
+        def work(number: int) -> None:
+            s3 = (one, other)[number % 2].through("33")
+            for turn in range(WRITES):
+                write(s3, one.bucket, b"the same" if turn == 0 else f"{number}-{turn}".encode())
+
+        working = (in_thread(work, number=number) for number in range(CONNECTIONS))
+        failures = await asyncio.gather(*working, return_exceptions=True)
+        assert failures == [None] * CONNECTIONS
+        assert await one.rows("SELECT FROM fencing.intent") == []
+        assert await one.rows("SELECT FROM fencing.forbidden") == [], "they settle nothing"
 
 
 async def examined(store: Store, bucket: str, *trusted: str) -> Check:

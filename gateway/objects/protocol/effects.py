@@ -157,6 +157,16 @@ class AwaitTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait before a write starts again that has lost to others each time. Answer: bool, whether it may start again.
+
+    ``number``: of the pauses of this write, from 0.
+    """
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class RaiseFence:
     """Raise without writing. Answer: ``Raised``. Durable."""
 
@@ -179,6 +189,7 @@ Effect: TypeAlias = (
     | Abandon
     | Forbid
     | AwaitTurn
+    | Pause
     | RaiseFence
 )
 EffectAnswer: TypeAlias = HeadAnswer | Begun | WriteAnswer | ForbiddenETags | Raised | bool | None
@@ -296,7 +307,8 @@ Result = TypeVar("Result")
 Steps: TypeAlias = Generator[Effect, Any, Result]
 """An operation under way: it yields effects, is sent the answer that each of them names, and returns its outcome."""
 
-# How often a write starts again because the key has changed, and a settler because the store did not answer.
+# How often a write starts at once because the key has changed, and a settler because the store did not answer. A write
+# goes on with pauses.
 ATTEMPTS = 5
 
 

@@ -28,6 +28,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from itertools import count
 from typing import TypeAlias, assert_never
 
 from gateway.fencing.decision import Enforcement, Presented
@@ -62,6 +63,7 @@ from gateway.objects.protocol.effects import (
     Look,
     NotDone,
     Obstacle,
+    Pause,
     Put,
     RaiseFence,
     Steps,
@@ -94,6 +96,8 @@ NO_SUCH_UPLOAD = "NoSuchUpload"
 # Nothing but time ends the others.
 _ENDING = (MutationKind.CONDITIONAL, MutationKind.UPLOAD)
 TWICE = "a request that is over may reach the store a second time, and wait for every ETag that the object could get"
+ALL_FORMS = "a late request may be waiting for every ETag that these bytes can have"
+SAME_BYTES = "the same bytes stand at the key, and the store gives them no other ETag"
 UNSETTLED = "an earlier write to this resource may still be under way, and could not be settled yet"
 
 
@@ -119,7 +123,10 @@ def _fenced(
     looks = look or condition is not None
     over: tuple[Intent, ...] = ()
     calm = as_upload is not None
-    for attempt in range(write.attempt, write.attempt + ATTEMPTS):
+    first = write.attempt
+    for attempt in count(first):
+        if attempt >= first + ATTEMPTS and not (yield Pause(attempt - first - ATTEMPTS)):
+            break
         write = replace(write, attempt=attempt)
         looked: KnownObject | None = None
         if looks:  # after the first attempt, always
@@ -307,7 +314,9 @@ def put(
         form = _best(candidates, begun)
         if form is None:
             yield Abandon(write)
-            return _forbidden("a late request may be waiting for every ETag that these bytes can have", begun, etags)
+            # A write that waits never leaves the ETag that stands.
+            awaited = tuple(etag for etag in etags if not (begun.waits and etag == begun.key.etag))
+            return _forbidden(ALL_FORMS if awaited else SAME_BYTES, begun, awaited)
         answer: WriteAnswer = yield Put(write, form, begun.key.etag, signed_at)
         return (yield from _conclude(write, begun, answer))
 

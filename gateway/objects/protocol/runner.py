@@ -1,10 +1,12 @@
 """Run the object protocol with Postgres and S3: carry out each effect that it yields, and send it the answer."""
 
 import asyncio
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from time import monotonic
 from typing import TypeVar, assert_never
 from uuid import uuid4
 
@@ -34,6 +36,7 @@ from gateway.objects.protocol.effects import (
     Forbid,
     GiveUp,
     Look,
+    Pause,
     Put,
     RaiseFence,
     Steps,
@@ -53,6 +56,10 @@ Result = TypeVar("Result")
 # Seconds between two checks whether another write of the same holder is over. Polling is cheaper here: a notification
 # would take a lock that every commit of the database has to pass.
 _POLL = 0.02
+# Seconds between two attempts of a write that loses to writes of its holder through other gateways.
+_LONGEST_PAUSE = 0.5
+CONTENTION = 15.0
+"""Seconds that a write waits for its turn in this process, and then again for writes through other gateways."""
 
 _STEPS: dict[type, str] = {
     Begin: "begin",
@@ -118,12 +125,15 @@ class Runner:
 
     async def run(self, steps: Steps[Result], payload: OperationPayload = NO_PAYLOAD) -> Result:
         """Drive one operation to its end. Raises ``OutcomeUnknown`` where Postgres failed after S3 was asked."""
-        asked = False
+        asked, began = False, monotonic()
         check = BypassCheck(self._database, self._upstream, self._observe, self._resources)
 
         async def perform(effect: Effect) -> EffectAnswer:
             nonlocal asked
             asked = asked or _is_the_write(effect)
+            if isinstance(effect, Pause):
+                with staged(self._observe, "objects", "turn"):
+                    return await _paused(effect.number, began)
             answer = await self._stepped(effect, payload, check)
             await check.after(effect, answer)
             return answer
@@ -193,6 +203,8 @@ class Runner:
                 return await self._await_turn(intent)
             case RaiseFence(resource, presented, caller):
                 return await intents.raise_fence(self._database, resource, presented, caller)
+            case Pause():
+                raise AssertionError(effect)
             case _:
                 assert_never(effect)
 
@@ -298,8 +310,8 @@ class Runner:
 
     async def _bump(self, effect: Bump) -> WriteAnswer:
         profile = await self._profiles.of(effect.bucket)
-        if not profile.can_bump:
-            return NotSent("the store ignores the condition of a completed upload, so its objects cannot be bumped")
+        if not profile.at(effect.key).can_bump:
+            return NotSent("the store takes no conditional upload of this key, so its object cannot be bumped")
         sign = partial(self._forbid_longer, effect.resource, effect.bucket, effect.key, effect.etag)
         place = place_of(effect.bucket, effect.key)
         answer = await bump(self._upstream, place, effect.etag, effect.forbidden | effect.spent, sign)
@@ -316,6 +328,18 @@ class Runner:
         except TimeoutError:
             return False
         return True
+
+
+async def _paused(number: int, began: float) -> bool:
+    """Wait for a random time, which is longer on average for a higher number. Return False if there is none left.
+
+    Two gateways whose writes take turns at equal intervals could keep a third one out.
+    """
+    if monotonic() - began > CONTENTION:
+        return False
+    longest = _LONGEST_PAUSE if number > 4 else _POLL * 2**number
+    await asyncio.sleep(random.uniform(_POLL / 2, longest))  # noqa: S311 - for no secret
+    return True
 
 
 def _is_the_write(effect: Effect) -> bool:

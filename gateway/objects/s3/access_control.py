@@ -56,9 +56,18 @@ _DESTINATIONS = frozenset({"bucket", "targetbucket"})
 """Elements that name a bucket, or its ARN, in configurations of logs, replication, inventories and analytics."""
 
 
+UNNAMED = ""
+"""The id of a user that a store does not name."""
+_TYPE = "{http://www.w3.org/2001/XMLSchema-instance}type"
+_USER = "CanonicalUser"
+
+
 @dataclass(frozen=True, slots=True)
 class AclRight:
-    """A right in an ACL. ``grantee``: the id of one user of the store; None for anything else, such as a group."""
+    """A right in an ACL. ``grantee``: the id of one user of the store; None for anything else, such as a group.
+
+    ``UNNAMED`` for a user without an id. MinIO shows the owner so.
+    """
 
     grantee: str | None
     writes: bool
@@ -102,6 +111,15 @@ def acl_of_document(body: bytes) -> Sequence[AclRight]:
     if grants is None:
         raise _malformed_acl()
     return [_right(grant) for grant in grants]
+
+
+def names_no_owner(body: bytes) -> bool:
+    """Return whether a store's own ACL has one right, for a user without an id. MinIO has no other ACL."""
+    try:
+        rights = acl_of_document(body)
+    except StoreError:
+        return False
+    return rights == [AclRight(UNNAMED, writes=True)] and not xml.read_acl(body)[0]
 
 
 def destinations(body: bytes) -> frozenset[str]:
@@ -149,10 +167,14 @@ def _right(grant: Element) -> AclRight:
     grantee, permission = fields.get("Grantee"), fields.get("Permission")
     if grantee is None or permission is None or len(permission):
         raise _malformed_acl()
-    named = _fields(grantee, "ID", "DisplayName", "URI", "EmailAddress")
+    named = _fields(grantee, "ID", "DisplayName", "URI", "EmailAddress", "Type")
     right = (permission.text or "").strip()
     if right not in _PERMISSIONS or any(len(leaf) for leaf in named.values()):
         raise _malformed_acl()
+    if "Type" in named and (len(named) > 1 or not named["Type"].text == grantee.get(_TYPE) == _USER):
+        raise _malformed_acl()
+    if not named.keys() - {"Type"} and grantee.get(_TYPE) == _USER:
+        return AclRight(UNNAMED, right not in _READING)
     one = named["ID"].text if "ID" in named and not named.keys() & {"URI", "EmailAddress"} else None
     return AclRight(one, right not in _READING)
 

@@ -134,6 +134,18 @@ _BOOKKEEPING = frozenset(
         "x-amz-user-agent",
     }
 )
+# Headers of answers, which mean nothing in a request. s3cmd sends back those that an answer to HEAD has.
+_OF_ANSWERS = frozenset(
+    {
+        "x-amz-bucket-region",
+        "x-amz-expiration",
+        "x-amz-missing-meta",
+        "x-amz-mp-parts-count",
+        "x-amz-replication-status",
+        "x-amz-restore",
+        "x-amz-tagging-count",
+    }
+)
 # S3 has one version. The AWS SDK for C++ names it in uploads, and with it PyArrow. Another one may mean anything.
 _API_VERSION = ("x-amz-api-version", "2006-03-01")
 # Headers with several values, which the AWS SDK for Go writes on a line each.
@@ -226,7 +238,7 @@ def _is_checksum(name: str) -> bool:
 
 
 def _consumed(operation: Operation, name: str) -> bool:
-    if name in _BOOKKEEPING or name.startswith("x-amz-sdk-"):
+    if name in _BOOKKEEPING or name in _OF_ANSWERS or name.startswith("x-amz-sdk-"):
         return True
     if operation.copies:
         return name in addressing.COPY_HEADERS or (operation in _WITH_METADATA and is_own(name))

@@ -45,6 +45,7 @@ class Probe(StrEnum):
     KEYS_CASE = "keys-case"
     KEYS_UNICODE = "keys-unicode"
     KEYS_WINDOWS = "keys-windows"
+    UPLOADS_TRAILING_SLASH = "uploads-trailing-slash"
 
 
 PUT_CONDITIONS = frozenset(
@@ -97,6 +98,8 @@ class Profile:
     """The same bytes in one part have another ETag than in a PutObject."""
     quoted_conditions: bool = True
     """If-Match is understood in quotation marks, as RFC 9110 writes it. Otherwise without only."""
+    marker_uploads: bool = False
+    """Keys that end in a slash take multipart uploads, as other keys do."""
     confused: frozenset[Probe] = frozenset(KEYS)
     """Spellings of keys that were not seen to be kept apart: no key of these is written."""
     findings: tuple[ProbeFinding, ...] = ()
@@ -121,6 +124,12 @@ class Profile:
             complete_conditions=self.complete_conditions and "complete" not in distrusted,
             delete_condition=self.delete_condition and "delete" not in distrusted,
         )
+
+    def at(self, key: str) -> "Profile":
+        """Return the behaviour at a key. A key that takes no multipart uploads has one form, so it is not bumped."""
+        if self.marker_uploads or not _ends_with_slash(key):
+            return self
+        return replace(self, complete_conditions=False, multipart_changes_etag=False)
 
     @property
     def can_bump(self) -> bool:
@@ -218,6 +227,7 @@ _CONSEQUENCES = (
     | {
         Probe.ETAG_OF_MULTIPART: _NO_OTHER_FORM,
         Probe.QUOTED_CONDITIONS: "If-Match is sent to this bucket without quotation marks.",
+        Probe.UPLOADS_TRAILING_SLASH: f"Keys that end in a slash go by PutObject only. {_NO_OTHER_FORM}",
     }
     | KEYS
 )
@@ -368,6 +378,7 @@ def conclude(seen: Iterable[Observation], etags: Etags) -> Profile:
         multipart_etags_predicted=etags.multipart_right,
         multipart_changes_etag=bool(etags.multipart) and not set(etags.multipart) & set(etags.plain),
         quoted_conditions=Probe.QUOTED_CONDITIONS in passed,
+        marker_uploads=Probe.UPLOADS_TRAILING_SLASH in passed,
         confused=frozenset(KEYS) - passed,
         findings=findings,
     )
@@ -398,6 +409,6 @@ def _finding(probe: Probe, seen: Collection[Observation], etags: Etags) -> Probe
 def _passed_detail(probe: Probe, etags: Etags) -> str:
     if probe in (Probe.ETAG_OF_PUT, Probe.ETAG_OF_MULTIPART):
         return "unique for each write: no ETag ever comes back" if etags.unique else "a hash of the bytes, as predicted"
-    if probe in (Probe.READ_BACK, Probe.QUOTED_CONDITIONS):
+    if probe in (Probe.READ_BACK, Probe.QUOTED_CONDITIONS, Probe.UPLOADS_TRAILING_SLASH):
         return "as expected"
     return "kept apart" if probe in KEYS else "honoured"

@@ -248,7 +248,7 @@ Racer: TypeAlias = Callable[[], Coroutine[Any, Any, Contender]]
 
 
 async def probe(upstream: Upstream, bucket: str) -> Profile:
-    """Try the bucket out, which takes about 150 small requests, and remove everything again.
+    """Try the bucket out, which takes about 180 small requests, and remove everything again.
 
     Raises ``StoreError`` where the store does not let the gateway write there (NoSuchBucket, AccessDenied). Raises
     ``Unavailable`` where it does not answer clearly: nothing is known then, and the probe has to be tried again.
@@ -337,6 +337,7 @@ class _Examination:
             await self._try_completions()
             await self._try_deletes()
             await self._try_spellings()
+            await self._try_markers()
         return conclude(self._seen, self._etags())
 
     async def _try_puts(self) -> None:
@@ -437,6 +438,42 @@ class _Examination:
         """Try spellings, and again where an answer is open: a moment of trouble must not pass for a confusion."""
         first, open_ended = await self._try_folder("first")
         self._seen += (await self._try_folder("second"))[0] if open_ended else first
+
+    async def _try_markers(self) -> None:
+        """Try conditions at keys that end in a slash, which some stores keep as directories. Then try uploads there."""
+        kept, name = Probe.KEYS_TRAILING_SLASH, "marker/"
+        if not self._passing(frozenset({kept})):
+            return
+        first = await self._scratch.put(name, b"", expected=None)
+        self._seen.append(judge_trial(kept, "If-None-Match: *", first.answer, holds=True))
+        if first.etag is None:
+            return
+        for expected, condition in ((None, "If-None-Match: * on an object"), (_WRONG, "If-Match with another ETag")):
+            refused = await self._scratch.put(name, b"", expected=expected)
+            self._seen.append(judge_trial(kept, condition, refused.answer, holds=False))
+        if self._passing(DELETE_CONDITION):
+            answer = await self._scratch.delete(name, expected=_WRONG)
+            self._seen.append(judge_trial(kept, "If-Match of a delete", answer, holds=False))
+        self._seen.append(judge_state(kept, await self._scratch.head(name), first.write_id))
+        tombstone = await self._scratch.put(name, _BODY, expected=first.etag)
+        self._seen.append(judge_trial(kept, "If-Match", tombstone.answer, holds=True))
+        self._seen.append(judge_state(kept, await self._scratch.head(name), tombstone.write_id))
+        if self._passing(frozenset({kept})):
+            await self._race(kept, name, tombstone.etag, self._writers(name, tombstone.etag, _WRITERS))
+            await self._try_marker_uploads("uploaded/")
+
+    async def _try_marker_uploads(self, name: str) -> None:
+        kind = Probe.UPLOADS_TRAILING_SLASH
+        created = await self._complete(kind, name, None, "If-None-Match: *")
+        if created is None or created.etag is None:
+            return
+        state = await self._scratch.head(name)
+        if not isinstance(state, Found) or state.write_id != created.write_id:
+            # It may have become the object without the slash.
+            self._seen.append(Observation(Probe.KEYS_TRAILING_SLASH, "an upload of such a key is not there afterwards"))
+        if self._passing(COMPLETE_CONDITIONS):
+            await self._complete(kind, name, None, "If-None-Match: * on an object", holds=False)
+            await self._complete(kind, name, _WRONG, "If-Match with another ETag", holds=False)
 
     async def _try_folder(self, folder: str) -> tuple[list[Observation], bool]:
         """Write keys in each spelling. Return the observations, and whether an answer says nothing about them.

@@ -519,6 +519,26 @@ def an_acl_by_document(s3: Observer) -> None:
 
 
 @case
+def an_acl_put_back(s3: Observer) -> None:
+    s3.put_object(Key="k", Body=b"x")
+    if found := s3.get_object_acl(Key="k"):
+        s3.put_object_acl(Key="k", AccessControlPolicy={"Owner": found["Owner"], "Grants": found["Grants"]})
+        s3.get_object_acl(Key="k")
+
+
+@case
+def a_directory_marker(s3: Observer) -> None:
+    for _ in range(2):
+        s3.put_object(Key="x/", Body=b"")
+        s3.put_object(Key="x/", Body=b"")
+        s3.list_objects_v2(Delimiter="/")
+        s3.delete_object(Key="x/")
+        s3.list_objects_v2()
+    s3.put_object(Key="x/", Body=b"")
+    s3.head_object(Key="x/")
+
+
+@case
 def an_acl_of_nothing(s3: Observer) -> None:
     s3.get_object_acl(Key="none")
     s3.put_object_acl(Key="none", ACL="private")

@@ -119,7 +119,9 @@ class Behaviour:
     `abort_delay` (seconds) is how long an aborted upload lives on. `versioned` holds for every bucket. Without
     `keeps_bodies`, the double only hashes and counts the bodies of objects and parts. `clock_offset` (seconds) moves
     the store's clock. `keys` says which keys are one. These are equal bytes, equal paths
-    of a file, or names that differ only in the case of letters and the form of Unicode.
+    of a file, or names that differ only in the case of letters and the form of Unicode. `marker_uploads`
+    are uploads of keys that end in a slash: MinIO refuses them, and they may become objects without the slash. At such
+    keys `ignored_at_markers` are ignored, too.
     """
 
     ignored_conditions: frozenset[str] = field(default_factory=frozenset)
@@ -133,6 +135,8 @@ class Behaviour:
     check_signatures: bool = True
     clock_offset: float = 0.0
     keys: Literal["bytes", "paths", "letters"] = "bytes"
+    marker_uploads: Literal["kept", "refused", "renamed"] = "kept"
+    ignored_at_markers: frozenset[str] = field(default_factory=frozenset)
 
     def key(self, sent: str | None) -> str | None:
         """The key an object has here, by the one in a request's path."""
@@ -144,14 +148,16 @@ class Behaviour:
             case _:
                 return sent
 
-    def effective(self, operation: Operation, condition: Condition) -> Condition:
+    def effective(self, operation: Operation, condition: Condition, key: str | None) -> Condition:
         """Return the part of a condition that this store heeds. Raises NotImplemented if the store refuses it."""
         for header in _headers(condition):
             if _covers(self.refused_conditions, operation, header):
                 raise S3Error("NotImplemented", Header=header)
+        is_marker = key is not None and key.endswith("/")
+        ignored = self.ignored_conditions | (self.ignored_at_markers if is_marker else frozenset())
         return Condition(
-            None if _covers(self.ignored_conditions, operation, "If-Match") else condition.if_match,
-            None if _covers(self.ignored_conditions, operation, "If-None-Match") else condition.if_none_match,
+            None if _covers(ignored, operation, "If-Match") else condition.if_match,
+            None if _covers(ignored, operation, "If-None-Match") else condition.if_none_match,
         )
 
     def gap(self, operation: Operation) -> float | None:

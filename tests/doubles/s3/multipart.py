@@ -33,6 +33,8 @@ _SOURCE_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 def create_upload(store: Store, request: Request) -> Answer:
     """CreateMultipartUpload."""
     bucket, key = request.head.target
+    if key.endswith("/") and store.behaviour.marker_uploads == "refused":
+        raise S3Error("XMinioInvalidObjectName", "Object name contains unsupported characters.", status=400)
     headers = request.head.headers
     algorithm = headers.get("x-amz-checksum-algorithm", "").lower()
     default_kind = "COMPOSITE" if algorithm and algorithm != DEFAULT_CHECKSUM else "FULL_OBJECT"
@@ -74,6 +76,9 @@ def complete_upload(store: Store, request: Request) -> Answer:
     chosen = _chosen_parts(upload, request.body.data)
     _check_object_checksum(upload, chosen, request.head.headers)
     stored = store.complete(bucket, key, upload.upload_id, chosen, request.condition, request.origin)
+    if key.endswith("/") and store.behaviour.marker_uploads == "renamed":
+        objects = store.bucket(bucket).objects
+        objects[key.removesuffix("/")] = objects.pop(key)
     checksum = stored.content.checksum
     return xml(
         "CompleteMultipartUploadResult",

@@ -96,7 +96,7 @@ class Service:
         """Judge the condition at this moment and apply the request: one step, unless the store has a gap."""
         condition = UNCONDITIONAL
         if head.operation in CONDITIONAL_WRITES:
-            condition = self.store.behaviour.effective(head.operation, head.condition)
+            condition = self.store.behaviour.effective(head.operation, head.condition, head.key)
             gap = self.store.behaviour.gap(head.operation)
             if condition and gap is not None:
                 self._check_apart(head, condition)

@@ -189,7 +189,7 @@ def _marks(store: Store, request: Request, entry: _Entry) -> list[str]:
         removed = store.delete_version(bucket, entry.key, entry.version_id, request.origin, operation)
         marker = removed if isinstance(removed, DeleteMarker) else None
     else:
-        condition = store.behaviour.effective(operation, entry.condition)
+        condition = store.behaviour.effective(operation, entry.condition, entry.key)
         marker = store.delete(bucket, entry.key, condition, request.origin, operation)
     if marker is None:
         return []
