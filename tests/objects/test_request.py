@@ -429,6 +429,12 @@ def test_headers_in_the_query_of_a_presigned_request_are_headers() -> None:
     assert request.parameters == ()
 
 
+@pytest.mark.parametrize("added", [(b"if-none-match", b"*"), (b"if-none-match", b'"e"'), (b"if-match", b'"e"')])
+def test_a_header_does_not_replace_the_condition_of_a_presigned_request(added: tuple[bytes, bytes]) -> None:
+    with pytest.raises(StoreError, match=r"stands in the query|is not implemented"):
+        presigned(b"If-None-Match=*", added)
+
+
 def test_a_checksum_in_the_query_was_computed_before_the_body_was_known() -> None:
     """The JavaScript SDK presigns that of an empty one."""
     request = presigned(b"x-amz-checksum-crc32=AAAAAA%3D%3D&x-amz-sdk-checksum-algorithm=CRC32&x-amz-acl=private")
