@@ -53,6 +53,19 @@ async def test_the_token_can_stand_in_the_metadata(shared: Stage, key: str) -> N
     }
 
 
+async def test_a_zombie_that_sends_the_headers_of_an_answer_back_is_refused(shared: Stage, key: str) -> None:
+    """`s3cmd modify` copies an object onto itself with the headers of a HeadObject, the token of its writer included."""
+    await call(connect(shared.origin, "34").put_object, Key=key, Body=b"precious")
+    found = (await ask(shared.origin, head(shared.origin, "HEAD", f"/bucket/{key}"))).headers
+    echoed = [(name, found[name]) for name in ("fencing-token", "fencing-resource", "x-request-id", "content-type")]
+    own = [("x-amz-security-token", "fencing-token=33"), ("x-amz-copy-source", f"bucket/{key}")]
+    changed = [("x-amz-metadata-directive", "REPLACE"), ("x-amz-meta-colour", "red")]
+    before = shared.double.sequence
+    refusal = await ask(shared.origin, head(shared.origin, "PUT", f"/bucket/{key}", [*own, *changed, *echoed]))
+    assert (refusal.status, refusal.code) == (400, "FencingTokenMalformed")
+    assert not shared.applied(before)
+
+
 async def test_the_callers_own_condition_is_honoured(shared: Stage, key: str) -> None:
     s3 = connect(shared.origin, "1")
     first = await call(s3.put_object, Key=key, Body=b"x", IfNoneMatch="*")
