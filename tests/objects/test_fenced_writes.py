@@ -13,7 +13,7 @@ from tests.objects.raw import ask, connected, framed, head, receive, sha256
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-# What minio-go names beside the checksum of a body.
+# The names that minio-go sends beside the checksum of a body.
 MINIO_GO = [("x-amz-checksum-algorithm", "CRC32"), ("x-amz-checksum-type", "FULL_OBJECT")]
 
 
@@ -54,7 +54,7 @@ async def test_the_token_can_stand_in_the_metadata(shared: Stage, key: str) -> N
 
 
 async def test_a_zombie_that_sends_the_headers_of_an_answer_back_is_refused(shared: Stage, key: str) -> None:
-    """`s3cmd modify` copies an object onto itself with the headers of a HeadObject, the token of its writer included."""
+    """`s3cmd modify` copies an object onto itself with headers of a HeadObject, the token of its writer included."""
     await call(connect(shared.origin, "34").put_object, Key=key, Body=b"precious")
     found = (await ask(shared.origin, head(shared.origin, "HEAD", f"/bucket/{key}"))).headers
     echoed = [(name, found[name]) for name in ("fencing-token", "fencing-resource", "x-request-id", "content-type")]

@@ -235,9 +235,9 @@ def read_fencing(
     """Return the writer that a request names. All of headers, metadata, query and session token must name one token.
 
     ``headers`` are raw. They include headers in the query of a presigned request, or the fields of a form. ``query``
-    are parameters with names in ``FENCING_PARAMETERS``. Raises ``TokenMalformed`` where two differ: s3cmd sends headers
-    of an answer back, and the token of a newer holder there must not hide its own in the session token. Raises also the
-    errors of ``gateway.fencing.headers.read``, and ``StoreError`` 400 for a session token that says something else.
+    are parameters with names in ``FENCING_PARAMETERS``. Raises ``TokenMalformed`` where two differ. s3cmd sends headers
+    of an answer back: the token of a newer holder there must not hide the client's own. Raises also the errors of
+    ``gateway.fencing.headers.read``, and ``StoreError`` 400 for a session token that says something else.
     """
     received = tuple(headers)
     own = fencing.read(pair for pair in received if not _is_metadata(pair[0]))
