@@ -522,7 +522,8 @@ def test_objects(boto: Boto3, lock: Lock) -> None:
     for name in ("list_objects_v2", "list_objects"):
         pages: Any = s3.get_paginator(name)
         found = pages.paginate(Bucket=BUCKET, Prefix=lock.prefix, PaginationConfig={"PageSize": 1})
-        assert [[one["Key"] for one in page["Contents"]] for page in found] == [[lock.key("copy")], [lock.key("other")]]
+        full = [[one["Key"] for one in page["Contents"]] for page in found if "Contents" in page]
+        assert full == [[lock.key("copy")], [lock.key("other")]]
     gone: Any = boto.delete("copy", "other")
     assert {one["Key"] for one in gone["Deleted"]} == {lock.key("copy"), lock.key("other")}
     assert lock.objects() == {}

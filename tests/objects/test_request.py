@@ -382,6 +382,17 @@ def test_what_is_said_to_the_gateway_never_goes_on() -> None:
         assert forwarded(operation, dict.fromkeys(SAID_TO_THE_GATEWAY, "1")) == (), operation
 
 
+ANSWERED = {"x-amz-bucket-region": "us-east-1", "x-amz-tagging-count": "1", "x-amz-request-id": "1", "x-amz-id-2": "1"}
+
+
+def test_headers_of_an_answer_may_be_sent_back() -> None:
+    """`s3cmd modify` sends those of a HeadObject."""
+    for operation in Operation:
+        assert forwarded(operation, ANSWERED) == (), operation
+    kept = {"x-amz-storage-class": "STANDARD", "x-amz-meta-colour": "red"}
+    assert forwarded(Operation.COPY_OBJECT, {**ANSWERED, **kept}) == tuple(kept.items())
+
+
 def test_the_one_version_of_s3_may_be_named() -> None:
     """The AWS SDK for C++ names it when it begins an upload."""
     for operation in Operation:

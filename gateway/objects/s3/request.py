@@ -132,6 +132,24 @@ _BOOKKEEPING = frozenset(
         "x-amz-user-agent",
     }
 )
+# Answers alone have these. s3cmd sends them back when it copies an object with other metadata, and S3 passes over them.
+_OF_ANSWERS = frozenset(
+    {
+        "x-amz-archive-status",
+        "x-amz-bucket-region",
+        "x-amz-delete-marker",
+        "x-amz-expiration",
+        "x-amz-id-2",
+        "x-amz-missing-meta",
+        "x-amz-mp-parts-count",
+        "x-amz-replication-status",
+        "x-amz-request-charged",
+        "x-amz-request-id",
+        "x-amz-restore",
+        "x-amz-tagging-count",
+        "x-amz-version-id",
+    }
+)
 # S3 has one version. The AWS SDK for C++ names it in uploads, and with it PyArrow. Another one may mean anything.
 _API_VERSION = ("x-amz-api-version", "2006-03-01")
 _CHECKSUM, _SDK_ALGORITHM = "x-amz-checksum-", "x-amz-sdk-checksum-algorithm"
@@ -191,7 +209,7 @@ def _is_checksum(name: str) -> bool:
 
 
 def _consumed(operation: Operation, name: str) -> bool:
-    if name in _BOOKKEEPING or name.startswith("x-amz-sdk-"):
+    if name in _BOOKKEEPING or name in _OF_ANSWERS or name.startswith("x-amz-sdk-"):
         return True
     if operation.copies:
         return name in addressing.COPY_HEADERS or (operation in _WITH_METADATA and is_own(name))
