@@ -3,7 +3,8 @@
 The claims are in the Authorization header, or in the query.
 
 Every header that can change the meaning of a request must be signed. If the gateway accepted an unsigned ``x-amz-*``
-header and signed it anew, an allowed request would become a forbidden one.
+header and signed it anew, an allowed request would become a forbidden one. Conditions may be unsigned, as on S3: they
+only narrow what a request does.
 """
 
 import hashlib
@@ -152,7 +153,7 @@ def read(request: RequestHead) -> SignatureClaim:
     parameters, covered = _parameters(request.query_string)
     authorization = _one(headers, "authorization")
     if authorization is None and parameters:
-        return _from_query(request.method, headers, parameters, covered)
+        return _from_query(headers, parameters, covered)
     if parameters:
         raise StoreError(
             "InvalidArgument",
@@ -313,7 +314,7 @@ _NEGATIVE = re.compile(r"-[0-9]+")
 
 
 def _from_query(
-    method: str, headers: Mapping[str, list[bytes]], parameters: Mapping[str, str], query_string: bytes
+    headers: Mapping[str, list[bytes]], parameters: Mapping[str, str], query_string: bytes
 ) -> SignatureClaim:
     if missing := [name for name in _REQUIRED if name not in parameters]:
         message = (
@@ -338,9 +339,7 @@ def _from_query(
     for name in _PARAMETERS.keys() & headers.keys():
         if _PARAMETERS[name] in parameters:
             raise StoreError("InvalidRequest", 400, f"{_PARAMETERS[name]} appears in the query and in the headers.")
-    # A browser revalidates a presigned URL that it has read. On a read, a condition changes nothing but the answer.
-    revalidation = {name for name in headers if name.startswith("if-")} if method in ("GET", "HEAD") else set()
-    signed = _everything_signed(headers, names, required=("host",), exempt=revalidation)
+    signed = _everything_signed(headers, names, required=("host",))
     declared = parameters.get("X-Amz-Content-Sha256", _one(headers, "x-amz-content-sha256"))
     mode, payload = _payload(PayloadMode.UNSIGNED if declared is None else declared)
     session_token = parameters.get("X-Amz-Security-Token", _one(headers, "x-amz-security-token"))
@@ -395,7 +394,11 @@ def _signed_names(text: str, code: str) -> tuple[str, ...]:
 
 
 def _everything_signed(
-    headers: Mapping[str, list[bytes]], signed: Sequence[str], *, required: Sequence[str], exempt: AbstractSet[str]
+    headers: Mapping[str, list[bytes]],
+    signed: Sequence[str],
+    *,
+    required: Sequence[str],
+    exempt: AbstractSet[str] = frozenset(),
 ) -> tuple[tuple[str, bytes], ...]:
     """Return the signed headers. Refuse sensitive headers that are unsigned, missing ones, and repeated ones."""
     if missing := sorted(name for name in signed if name not in headers):
@@ -410,7 +413,7 @@ def _everything_signed(
             "There were headers present in the request which were not signed",
             facts={"headers_not_signed": ", ".join(unsigned)},
         )
-    for name in sensitive.union(signed):
+    for name in sensitive.union(signed, filter(_is_condition, headers)):
         _one(headers, name)
     return tuple((name, headers[name][0]) for name in signed)
 
@@ -431,11 +434,16 @@ def _misspelt(name: str) -> bool:
     folded = name.replace("_", "-")
     if name.startswith("x-amz-meta-"):
         return folded.startswith("x-amz-meta-fencing-")
-    return folded == "authorization" or _must_be_signed(folded)
+    return folded == "authorization" or _must_be_signed(folded) or _is_condition(folded)
 
 
 def _must_be_signed(name: str) -> bool:
-    return name in ("host", "content-md5", "x-fencing-token") or name.startswith(("x-amz-", "fencing-", "if-"))
+    return name in ("host", "content-md5", "x-fencing-token") or name.startswith(("x-amz-", "fencing-"))
+
+
+def _is_condition(name: str) -> bool:
+    """Return whether the header is a condition. A browser adds some to a URL, and object_store to a completion."""
+    return name.startswith("if-")
 
 
 def _one(headers: Mapping[str, list[bytes]], name: str) -> str | None:

@@ -145,17 +145,19 @@ class Lock:
         return found
 
     def body(self, name: str) -> bytes | None:
-        """Return the content in the store itself."""
+        """Return the content in the store itself. A tombstone is none."""
         try:
-            return self.gateway.store.get_object(Bucket=BUCKET, Key=self.key(name))["Body"].read()
+            found = self.gateway.store.get_object(Bucket=BUCKET, Key=self.key(name))
         except self.gateway.store.exceptions.NoSuchKey:
             return None
+        return None if "fencing-tombstone" in found["Metadata"] else found["Body"].read()
 
     def objects(self) -> dict[str, str]:
         """Names, without the prefix, and the SHA-256 of what is in the store itself."""
         pages = self.gateway.store.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=self.prefix)
         names = [one["Key"].removeprefix(self.prefix) for page in pages for one in page.get("Contents", ())]
-        return {name: hashlib.sha256(self.body(name) or b"").hexdigest() for name in names}
+        bodies = {name: self.body(name) for name in names}
+        return {name: hashlib.sha256(body).hexdigest() for name, body in bodies.items() if body is not None}
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Return the columns in the table itself: owner, balance, note."""

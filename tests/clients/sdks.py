@@ -1,4 +1,7 @@
-"""Programs for Java and for Node, each started once and asked for many deeds: those of ``jvm/`` and ``javascript/``."""
+"""Programs for Java, Node and an own environment of Python, each started once and asked for many deeds.
+
+They are those of ``jvm/``, ``javascript/`` and ``lake/``.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -9,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests import ROOT
+from tests.clients import formats
 from tests.clients.commands import Conversation, Shell, conversation, environment, javascript, program
 from tests.clients.gateway import BUCKET, TOKEN, Lock, Login
 
@@ -82,6 +86,17 @@ class NodeObjects:
         return Done([*done["urls"], *done["refused"]], done["error"])
 
 
+class PythonObjects:
+    """The deeds of ``objects.py``."""
+
+    def __init__(self, program: Conversation) -> None:
+        self._program = program
+
+    def do(self, library: str, deed: str, lock: Lock, login: Login, file: Path) -> Done:
+        place = {"endpoint": lock.gateway.origin, "bucket": BUCKET, "prefix": lock.prefix, "file": str(file)}
+        return Done(**self._program.ask(library=library, deed=deed, keys=environment(login), **place))
+
+
 class Tables:
     """The deeds of ``tables.mjs``."""
 
@@ -101,6 +116,12 @@ class Tables:
 def node_objects(shell: Shell) -> Iterator[NodeObjects]:
     with _program("objects.mjs", shell) as program:
         yield NodeObjects(program)
+
+
+@contextmanager
+def python_objects(home: Path) -> Iterator[PythonObjects]:
+    with formats.program("objects.py", home) as program:
+        yield PythonObjects(program)
 
 
 @contextmanager

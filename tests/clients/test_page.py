@@ -39,6 +39,41 @@ def test_every_snippet_of_code_is_run() -> None:
     assert len(SNIPPETS) == 20
 
 
+DEV, TABLES, JAVASCRIPT = (
+    "requirements/dev.txt",
+    "requirements/tables.txt",
+    "tests/clients/javascript/package.json",
+)
+PINS = {
+    "AWS CLI": (DEV, "awscli=="),
+    "boto3": (DEV, "boto3=="),
+    "s3fs (fsspec)": (DEV, "s3fs=="),
+    "smart_open": (TABLES, "smart-open=="),
+    "minio-py": (DEV, "minio=="),
+    "obstore": (TABLES, "obstore=="),
+    "Polars": (TABLES, "polars=="),
+    "PyArrow": (DEV, "pyarrow=="),
+    "PyIceberg": (TABLES, "pyiceberg=="),
+    "delta-rs": (TABLES, "deltalake=="),
+    "s3cmd": (TABLES, "s3cmd=="),
+    "AWS SDK for Go": ("clients/go/integration/go.mod", r"\sgithub.com/aws/aws-sdk-go-v2/service/s3 v"),
+    "AWS SDK for Java": ("tests/clients/jvm/pom.xml", " *<sdk>"),
+    "AWS SDK for JavaScript": (JAVASCRIPT, ' *"@aws-sdk/client-s3": "'),
+    "Hadoop S3A": ("tests/clients/jvm/pom.xml", " *<hadoop>"),
+}
+"""The file that pins each client of the tests, and what stands before the version."""
+
+
+def test_the_table_has_the_versions_that_the_tests_run() -> None:
+    table = PAGE.read_text().partition("## Clients that were tried")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:4]] for line in table.splitlines() if line.startswith("| ")]
+    tested = {client: version for client, version, run in rows[1:] if run.startswith("tests") and client != "rclone"}
+    assert tested == {
+        client: re.findall(f"^{before}([0-9.]+)", (ROOT / file).read_text(), re.MULTILINE)[0]
+        for client, (file, before) in PINS.items()
+    }
+
+
 def test_what_the_page_shows_can_be_pasted_where_the_demo_runs() -> None:
     ours = tomllib.loads(CONFIGURATION.format(port=8080, dsn="postgresql://", endpoint="http://store", tls=""))
     shown = demo.configuration("postgresql://", "http://store")

@@ -9,9 +9,12 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe.events import WriteRefused
 from tests.objects.clients import body_of, call, connect, outcome, refused
 from tests.objects.object_gateway import Stage, staged
-from tests.objects.raw import ask, connected, framed, head, receive
+from tests.objects.raw import ask, connected, framed, head, receive, sha256
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+# The names that minio-go sends beside the checksum of a body.
+MINIO_GO = [("x-amz-checksum-algorithm", "CRC32"), ("x-amz-checksum-type", "FULL_OBJECT")]
 
 
 async def test_a_zombie_is_refused_and_on_record(shared: Stage, key: str) -> None:
@@ -50,6 +53,19 @@ async def test_the_token_can_stand_in_the_metadata(shared: Stage, key: str) -> N
     }
 
 
+async def test_a_zombie_that_sends_the_headers_of_an_answer_back_is_refused(shared: Stage, key: str) -> None:
+    """`s3cmd modify` copies an object onto itself with headers of a HeadObject, the token of its writer included."""
+    await call(connect(shared.origin, "34").put_object, Key=key, Body=b"precious")
+    found = (await ask(shared.origin, head(shared.origin, "HEAD", f"/bucket/{key}"))).headers
+    echoed = [(name, found[name]) for name in ("fencing-token", "fencing-resource", "x-request-id", "content-type")]
+    own = [("x-amz-security-token", "fencing-token=33"), ("x-amz-copy-source", f"bucket/{key}")]
+    changed = [("x-amz-metadata-directive", "REPLACE"), ("x-amz-meta-colour", "red")]
+    before = shared.double.sequence
+    refusal = await ask(shared.origin, head(shared.origin, "PUT", f"/bucket/{key}", [*own, *changed, *echoed]))
+    assert (refusal.status, refusal.code) == (400, "FencingTokenMalformed")
+    assert not shared.applied(before)
+
+
 async def test_the_callers_own_condition_is_honoured(shared: Stage, key: str) -> None:
     s3 = connect(shared.origin, "1")
     first = await call(s3.put_object, Key=key, Body=b"x", IfNoneMatch="*")
@@ -57,6 +73,23 @@ async def test_the_callers_own_condition_is_honoured(shared: Stage, key: str) ->
     assert (await outcome(s3.put_object, Key=key, Body=b"y", IfMatch='"other"'))[0] == 412
     await call(s3.put_object, Key=key, Body=b"y", IfMatch=first["ETag"])
     assert (await outcome(s3.put_object, Key=f"{key}-none", Body=b"y", IfMatch='"other"'))[0] == 404
+
+
+async def test_a_condition_may_be_unsigned(shared: Stage, key: str) -> None:
+    """object_store, the library of obstore, delta-rs and Polars, signs a completion first. So it is on S3."""
+    s3 = connect(shared.origin, "1")
+    opened = await call(s3.create_multipart_upload, Key=key)
+    target = f"/bucket/{key}?uploadId={opened['UploadId']}"
+    part = await call(s3.upload_part, Key=key, PartNumber=1, UploadId=opened["UploadId"], Body=b"new")
+    listed = f"<Part><PartNumber>1</PartNumber><ETag>{part['ETag']}</ETag></Part>"
+    body = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>".encode()
+    await call(s3.put_object, Key=key, Body=b"precious")
+    for condition in (("if-none-match", "*"), ("if-match", "other")):
+        unsigned = [condition, ("content-length", str(len(body)))]
+        request = head(shared.origin, "POST", target, [("fencing-token", "1")], unsigned=unsigned)
+        answer = await ask(shared.origin, request + body)
+        assert (answer.status, answer.code) == (412, "PreconditionFailed")
+    assert shared.body(key) == b"precious"
 
 
 async def test_deleting_nothing_succeeds_and_raises_the_fence(shared: Stage, key: str) -> None:
@@ -117,12 +150,13 @@ async def test_a_writer_that_is_overtaken_while_it_sends_is_on_record_with_its_p
     assert await shared.count("intent", key) == 0
 
 
-async def test_the_stored_object_is_the_plain_body(shared: Stage, key: str) -> None:
+@pytest.mark.parametrize("named", [[], MINIO_GO], ids=["an SDK", "minio-go"])
+async def test_the_stored_object_is_the_plain_body(shared: Stage, key: str, named: list[tuple[str, str]]) -> None:
     """SDKs send bodies over TLS in chunks with a checksum behind them."""
     headers = [("fencing-token", "33"), ("content-encoding", "gzip,aws-chunked"), ("x-amz-decoded-content-length", "5")]
     wire = framed(b"he", b"llo", trailer="x-amz-checksum-crc32:NhCmhg==")
     request = head(
-        *(shared.origin, "PUT", f"/bucket/{key}", [*headers, ("x-amz-trailer", "x-amz-checksum-crc32")]),
+        *(shared.origin, "PUT", f"/bucket/{key}", [*headers, *named, ("x-amz-trailer", "x-amz-checksum-crc32")]),
         payload="STREAMING-UNSIGNED-PAYLOAD-TRAILER",
         unsigned=[("content-length", str(len(wire)))],
     )
@@ -130,6 +164,17 @@ async def test_the_stored_object_is_the_plain_body(shared: Stage, key: str) -> N
     stored = shared.double.objects("bucket")[key].content
     assert (stored.body, stored.headers["content-encoding"]) == (b"hello", "gzip")
     assert stored.checksum is not None, "what was proven is said to the store as well"
+
+
+async def test_an_algorithm_that_is_named_without_a_checksum(shared: Stage, key: str) -> None:
+    """minio-go names one with each small object over plain HTTP. Signatures of the chunks prove the body there."""
+    request = head(
+        *(shared.origin, "PUT", f"/bucket/{key}", [("fencing-token", "33"), ("x-amz-checksum-algorithm", "CRC32C")]),
+        payload=sha256(b"hello"),
+        unsigned=[("content-length", "5")],
+    )
+    assert (await ask(shared.origin, request + b"hello")).status == 200
+    assert shared.body(key) == b"hello"
 
 
 # Reads pass through as the store answers them, but for what is the gateway's own.

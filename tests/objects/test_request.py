@@ -382,11 +382,15 @@ def test_what_is_said_to_the_gateway_never_goes_on() -> None:
         assert forwarded(operation, dict.fromkeys(SAID_TO_THE_GATEWAY, "1")) == (), operation
 
 
-def test_headers_of_answers_mean_nothing_in_a_request() -> None:
-    """s3cmd sends them back when it modifies an object."""
+ANSWERED = {"x-amz-bucket-region": "us-east-1", "x-amz-tagging-count": "1", "x-amz-request-id": "1", "x-amz-id-2": "1"}
+
+
+def test_headers_of_an_answer_may_be_sent_back() -> None:
+    """`s3cmd modify` sends those of a HeadObject."""
     for operation in Operation:
-        for name in ("x-amz-bucket-region", "x-amz-tagging-count", "x-amz-restore"):
-            assert forwarded(operation, {name: "1"}) == (), operation
+        assert forwarded(operation, ANSWERED) == (), operation
+    kept = {"x-amz-storage-class": "STANDARD", "x-amz-meta-colour": "red"}
+    assert forwarded(Operation.COPY_OBJECT, {**ANSWERED, **kept}) == tuple(kept.items())
 
 
 def test_the_one_version_of_s3_may_be_named() -> None:
@@ -434,6 +438,12 @@ def test_headers_in_the_query_of_a_presigned_request_are_headers() -> None:
     assert dict(request.hoisted)["x-amz-checksum-crc32"] == "AAAAAA=="
     assert request.condition == WriteCondition(Expect.ABSENT)
     assert request.parameters == ()
+
+
+@pytest.mark.parametrize("added", [(b"if-none-match", b"*"), (b"if-none-match", b'"e"'), (b"if-match", b'"e"')])
+def test_a_header_does_not_replace_the_condition_of_a_presigned_request(added: tuple[bytes, bytes]) -> None:
+    with pytest.raises(StoreError, match=r"stands in the query|is not implemented"):
+        presigned(b"If-None-Match=*", added)
 
 
 def test_a_checksum_in_the_query_was_computed_before_the_body_was_known() -> None:
@@ -532,33 +542,50 @@ def test_the_query_of_any_other_request_cannot(method: str, name: str) -> None:
 
 
 SAID = {
-    "header": (b"fencing-token", b"1"),
-    "metadata": (b"x-amz-meta-fencing-token", b"2"),
-    "session": (b"x-amz-security-token", b"fencing-token=4&fencing-holder=four"),
+    "header": (b"fencing-token", b"3"),
+    "metadata": (b"x-amz-meta-fencing-token", b"3"),
+    "session": (b"x-amz-security-token", b"fencing-token=3&fencing-holder=four"),
 }
 
 
 @pytest.mark.parametrize(
-    ("said", "query", "value", "holder"),
+    ("said", "query", "holder"),
     [
-        (["header", "metadata", "session"], b"fencing-token=3&fencing-holder=three", 1, None),
-        (["metadata", "session"], b"fencing-token=3&fencing-holder=three", 2, None),
-        (["session"], b"fencing-token=3&fencing-holder=three", 3, "three"),
-        (["session"], b"fencing-token=3", 3, None),
-        (["session"], b"fencing-holder=three", 4, "four"),
-        (["session"], b"", 4, "four"),
-        ([], b"x-amz-meta-fencing-token=2&x-amz-meta-fencing-holder=two&fencing-token=3", 2, "two"),
-        ([], b"X-Amz-Meta-Fencing-Token=2", 2, None),
-        (["header"], b"X-Amz-Meta-Fencing-Token=2", 1, None),
-        ([], b"X-Amz-Security-Token=fencing-token%3D4%26fencing-holder%3Dfour", 4, "four"),
-        ([], b"X-Amz-Security-Token=fc1.opaque&fencing-token=3", 3, None),
+        (["header", "metadata", "session"], b"fencing-token=3&fencing-holder=three", None),
+        (["metadata", "session"], b"fencing-token=3&fencing-holder=three", None),
+        (["session"], b"fencing-token=3&fencing-holder=three", "three"),
+        (["session"], b"fencing-token=3", None),
+        (["session"], b"fencing-holder=three", "four"),
+        (["session"], b"", "four"),
+        ([], b"x-amz-meta-fencing-token=3&x-amz-meta-fencing-holder=two&fencing-token=3", "two"),
+        ([], b"X-Amz-Meta-Fencing-Token=3", None),
+        (["header"], b"X-Amz-Meta-Fencing-Token=3", None),
+        ([], b"X-Amz-Security-Token=fencing-token%3D3%26fencing-holder%3Dfour", "four"),
+        ([], b"X-Amz-Security-Token=fc1.opaque&fencing-token=3", None),
     ],
 )
-def test_the_first_of_header_metadata_query_and_session_counts(
-    said: list[str], query: bytes, value: int, holder: str | None
+def test_the_holder_beside_the_first_of_header_metadata_query_and_session_counts(
+    said: list[str], query: bytes, holder: str | None
 ) -> None:
     fencing = presigned(query, *(SAID[one] for one in said)).fencing
-    assert fencing == FencingHeaders(Token(0, value), None, holder)
+    assert fencing == FencingHeaders(Token(0, 3), None, holder)
+
+
+@pytest.mark.parametrize(
+    ("said", "query"),
+    [
+        (["header"], b"fencing-token=4"),
+        (["metadata"], b"fencing-token=4"),
+        (["session"], b"fencing-token=4"),
+        (["header"], b"X-Amz-Meta-Fencing-Token=4"),
+        (["session"], b"X-Amz-Meta-Fencing-Token=4"),
+        (["header"], b"X-Amz-Security-Token=fencing-token%3D4"),
+    ],
+)
+def test_different_tokens_are_refused(said: list[str], query: bytes) -> None:
+    """The newer one may be that of an answer, which a client has sent back, and not its own."""
+    with pytest.raises(TokenMalformed, match="different fencing tokens"):
+        presigned(query, *(SAID[one] for one in said))
 
 
 def test_a_holder_beside_a_token_from_elsewhere() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import parse_qsl, quote
 
-from gateway.errors import RequestMalformed, ResourceMalformed, StoreError
+from gateway.errors import RequestMalformed, ResourceMalformed, StoreError, TokenMalformed
 from gateway.fencing import headers as fencing
 from gateway.fencing.headers import FencingHeaders
 from gateway.objects.s3 import addressing
@@ -134,16 +134,22 @@ _BOOKKEEPING = frozenset(
         "x-amz-user-agent",
     }
 )
-# Headers of answers, which mean nothing in a request. s3cmd sends back those that an answer to HEAD has.
+# Answers alone have these. s3cmd sends them back when it copies an object with other metadata, and S3 passes over them.
 _OF_ANSWERS = frozenset(
     {
+        "x-amz-archive-status",
         "x-amz-bucket-region",
+        "x-amz-delete-marker",
         "x-amz-expiration",
+        "x-amz-id-2",
         "x-amz-missing-meta",
         "x-amz-mp-parts-count",
         "x-amz-replication-status",
+        "x-amz-request-charged",
+        "x-amz-request-id",
         "x-amz-restore",
         "x-amz-tagging-count",
+        "x-amz-version-id",
     }
 )
 # S3 has one version. The AWS SDK for C++ names it in uploads, and with it PyArrow. Another one may mean anything.
@@ -279,12 +285,12 @@ def read_fencing(
     query: Iterable[tuple[str, str]] = (),
     session: str | None = None,
 ) -> FencingHeaders:
-    """Return the writer that a request names: the first token of headers, metadata, query, session token.
+    """Return the writer that a request names. All of headers, metadata, query and session token must name one token.
 
     ``headers`` are raw. They include headers in the query of a presigned request, or the fields of a form. ``query``
-    are parameters with names in ``FENCING_PARAMETERS``. All sources are read: an unreadable one is an error even where
-    another one counts. Raises the errors of ``gateway.fencing.headers.read``, and ``StoreError`` 400 for a session
-    token that says something else.
+    are parameters with names in ``FENCING_PARAMETERS``. Raises ``TokenMalformed`` where two differ. s3cmd sends headers
+    of an answer back: the token of a newer holder there must not hide the client's own. Raises also the errors of
+    ``gateway.fencing.headers.read``, and ``StoreError`` 400 for a session token that says something else.
     """
     received = tuple(headers)
     own = fencing.read(pair for pair in received if not _is_metadata(pair[0]))
@@ -297,7 +303,13 @@ def read_fencing(
     if None not in (own.resource, signed.resource) and own.resource != signed.resource:
         raise ResourceMalformed("The request names two fencing resources.")
     sources = (own, metadata, signed, _of_session(session))
-    first = next((one for one in sources if one.token is not None), FencingHeaders())
+    named = [one for one in sources if one.token is not None]
+    if len({one.token for one in named}) > 1:
+        raise TokenMalformed(
+            "The request names different fencing tokens in its headers, metadata, query or session token.",
+            advice="Send your own alone. A client that sends headers of an answer back must leave Fencing-Token out.",
+        )
+    first = next(iter(named), FencingHeaders())
     resource = own.resource or signed.resource or first.resource
     writer = FencingHeaders(first.token, resource, own.holder or first.holder)
     # The proof of the token may come another way than the token itself. It must be about the same token.
