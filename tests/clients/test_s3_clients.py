@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import boto3
+import pyarrow as pa
 import pytest
 import s3fs
 import urllib3
@@ -28,7 +29,7 @@ from minio import Minio
 from minio.commonconfig import ComposeSource, CopySource
 from minio.deleteobjects import DeleteObject
 from minio.error import S3Error
-from pyarrow import fs
+from pyarrow import dataset, fs
 
 from tests.clients import formats
 from tests.clients.commands import Ended, Forks, Shell, environment, forks, program
@@ -218,6 +219,14 @@ class PyArrow(Client):
     def put(self, name: str, file: Path) -> object:
         with self.files.open_output_stream(self.place(name)) as stream:
             return stream.write(file.read_bytes())
+
+    def write_dataset(self, name: str) -> None:
+        """Replace what is there. Without ``create_dir=False`` it makes markers of all parents, which are not ours."""
+        table = pa.table({"n": [1, 2, 3], "day": ["a", "a", "b"]})
+        dataset.write_dataset(
+            table, self.place(name), format="parquet", partitioning=["day"], filesystem=self.files, create_dir=False,
+            existing_data_behavior="delete_matching",
+        )  # fmt: skip
 
     def get(self, name: str) -> bytes:
         with self.files.open_input_stream(self.place(name)) as stream:
@@ -458,7 +467,10 @@ FORMS: dict[Kind, dict[str, Form]] = {
         "put_object of unknown length": lambda client, _: client.put_stream("there", b"zombie"),
         "compose_object": lambda client, _: client.compose("there", "source"),
     },
-    PyArrow: {},
+    PyArrow: {
+        "create_dir": lambda client, _: client.files.create_dir(client.place("below/new"), recursive=False),
+        "write_dataset": lambda client, _: client.write_dataset("new"),
+    },
     AwsCli: {
         "sync": lambda client, tree: client.run("s3", "sync", str(tree), "@"),
         "mv up": lambda client, tree: client.run("s3", "mv", str(tree / "a b+c.txt"), "@there"),
@@ -494,7 +506,7 @@ ONE_BY_ONE = (S3fs, PyArrow, S3cmd)
     ],
 )
 def test_after_a_takeover_every_write_is_refused(opened: Opened, lock: Lock, tree: Path, kind: Kind, form: str) -> None:
-    lock.seed(there=b"precious", source=b"source")
+    lock.seed(**{"there": b"precious", "source": b"source", "below/k": b"precious"})
     client = opened(kind)
     refusals, write = OF_MANY.get(form, 1), {**COMMON, **FORMS[kind]}[form]
     with lock.overtaken(refusals):
@@ -609,6 +621,22 @@ SYNC_AND_MOVE: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     Rclone: (("sync",), ("moveto",)),
     S3cmd: (("sync", "--delete-removed"), ("mv",)),
 }
+
+
+@pytest.mark.thorough
+def test_pyarrow_makes_directories_again(opened: Opened, lock: Lock) -> None:
+    """It puts an empty marker each time. MinIO has rules of its own for these."""
+    lock.seed(**{"below/k": b"precious"})
+    client = opened(PyArrow)
+    for _ in range(2):
+        client.files.create_dir(client.place("below/d"), recursive=False)
+        client.files.create_dir(client.place("below/d"), recursive=False)
+        client.write_dataset("below/d")
+        client.write_dataset("below/d")
+        assert dataset.dataset(client.place("below/d"), filesystem=client.files).count_rows() == 3
+        client.files.delete_dir(client.place("below/d"))
+    assert set(lock.objects()) <= {"below/", "below/k"}
+    assert lock.rejections() == []
 
 
 @pytest.mark.parametrize("kind", [marked(kind) for kind in SYNC_AND_MOVE])
