@@ -77,11 +77,13 @@ def _by_name(fields: Mapping[str, str]) -> dict[str, str]:
 def _signer(form: Mapping[str, str], secret_of: SecretOf, now: datetime) -> Principal:
     if "awsaccesskeyid" in form or "signature" in form:
         raise signature_claims.version_2()
+    if _CREDENTIALS & form.keys() - {"policy"} and "policy" not in form:
+        raise _missing("policy")
     if "policy" not in form:
         raise StoreError.known("AccessDenied", reason="The form carries no signed policy.")
     for name in _REQUIRED:
         if name not in form:
-            raise StoreError("InvalidArgument", 400, f"Bucket POST must contain a field named '{name}'.")
+            raise _missing(name)
     signature_claims.check_algorithm(form["x-amz-algorithm"], "InvalidArgument")
     credential = signature_claims.credential(form["x-amz-credential"], "InvalidArgument")
     if signature_claims.moment(form["x-amz-date"]) is None or form["x-amz-date"][:8] != credential.day:
@@ -97,12 +99,20 @@ def _signer(form: Mapping[str, str], secret_of: SecretOf, now: datetime) -> Prin
     return principal
 
 
+def _missing(name: str) -> StoreError:
+    message = f"Bucket POST must contain a field named '{name}'."
+    return StoreError("InvalidArgument", 400, message, facts={"argument_name": name})
+
+
 # The document -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """The required value of a field, or, with ``prefix``, its beginning. A missing field is empty."""
+    """The required value of a field, or, with ``prefix``, its beginning. A missing field is empty.
+
+    As with S3, a Content-Type with commas is a list, and each of its members needs the prefix.
+    """
 
     name: str
     expected: str
@@ -112,7 +122,10 @@ class _Value:
         return json.dumps(["starts-with" if self.prefix else "eq", f"${self.name}", self.expected])
 
     def holds(self, value: str) -> bool:
-        return value.startswith(self.expected) if self.prefix else value == self.expected
+        if not self.prefix:
+            return value == self.expected
+        values = value.split(",") if self.name == "content-type" else [value]
+        return all(one.strip().startswith(self.expected) for one in values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +142,8 @@ def _document(policy: str) -> tuple[datetime, list[Any]]:
         raise _invalid("it must be JSON in base64.") from error
     if not isinstance(document, dict):
         raise _invalid("it must be a JSON object.")
+    if unknown := sorted(document.keys() - {"expiration", "conditions"}):
+        raise _invalid(f"Unexpected: {unknown[0][:64]!a}.")
     expiration, conditions = document.get("expiration"), document.get("conditions")
     if not isinstance(expiration, str) or not _EXPIRATION.fullmatch(expiration):
         raise _invalid("it needs an expiration such as 2026-01-31T23:59:59Z.")
@@ -146,9 +161,10 @@ def _rule(condition: Any, position: int) -> _Value | _Length:
             [(name, expected)] = condition.items()
             if isinstance(expected, str):
                 return _Value(name.lower(), expected, prefix=False)
-        case [str() as operator, str() as name, str() as expected] if name.startswith("$"):
-            if operator.lower() in ("eq", "starts-with"):
-                return _Value(name[1:].lower(), expected, prefix=operator.lower() == "starts-with")
+        case [str() as operator, str() as name, str() as expected] if operator.lower() in ("eq", "starts-with"):
+            if not name.startswith("$"):  # to S3 it is a condition that never holds
+                raise _denied(f"Policy Condition failed: {json.dumps(condition)}")
+            return _Value(name[1:].lower(), expected, prefix=operator.lower() == "starts-with")
         case [str() as operator, int() as shortest, int() as longest]:
             # A bool would pass for an int.
             whole = type(shortest) is int and type(longest) is int

@@ -105,6 +105,25 @@ def test_every_condition_must_hold_and_a_field_that_is_not_there_is_empty() -> N
     verify(signed(["starts-with", "$acl", ""]), secret_of, NOW)
 
 
+@pytest.mark.parametrize(
+    ("value", "holds"),
+    [
+        ("text/plain", True),
+        ("text/plain, text/html", True),
+        ("text/plain,text/html", True),
+        ("text/plain, image/png", False),
+        ("text/plain,", False),
+    ],
+)
+def test_each_media_type_of_a_list_needs_the_prefix(value: str, holds: bool) -> None:  # noqa: FBT001
+    form = signed(["starts-with", "$Content-Type", "text/"], content_type=value)
+    if holds:
+        verify(form, secret_of, NOW)
+    else:
+        assert refusal(form) == DENIED
+    assert refusal(signed(["eq", "$Content-Type", "text/plain"], content_type="text/plain,text/plain")) == DENIED
+
+
 def test_every_field_must_be_covered_but_a_few() -> None:
     for name in ("acl", "Content-Type", "tagging", "Fencing-Token", "x-amz-meta-fencing-token", "x-amz-acl", "submit"):
         with pytest.raises(StoreError, match=f"Extra input fields: {name.lower()}$"):
@@ -143,7 +162,7 @@ def test_the_length_of_the_file(ranges: list[tuple[int, int]], expected: tuple[i
     "condition",
     [
         *({}, {"acl": "a", "key": "b"}, {"acl": 1}, {"acl": None}, {"acl": ["a"]}, [], "acl", 7, None),
-        *(["eq", "$acl"], ["eq", "acl", "a"], ["eq", "$acl", 1], ["eq", "$acl", "a", "b"], ["ends-with", "$acl", "a"]),
+        *(["eq", "$acl"], ["eq", "$acl", 1], ["eq", "$acl", "a", "b"], ["ends-with", "$acl", "a"]),
         *(["content-length", 1, 5], ["content-length-range"], ["content-length-range", 1]),
         *(
             ["content-length-range", least, most]
@@ -155,6 +174,11 @@ def test_an_unknown_condition_is_refused(condition: Any) -> None:
     assert refusal(signed(condition)) == INVALID
 
 
+@pytest.mark.parametrize("operator", ["eq", "starts-with"])
+def test_a_condition_on_no_field_never_holds(operator: str) -> None:
+    assert refusal(signed([operator, "acl", "private"], acl="private")) == DENIED
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -162,6 +186,7 @@ def test_an_unknown_condition_is_refused(condition: Any) -> None:
         encoded({"conditions": CONDITIONS}),
         encoded({"EXPIRATION": "2015-12-30T12:00:00Z", "conditions": CONDITIONS}),
         encoded({"expiration": "2015-12-30T12:00:00Z"}),
+        policy(CONDITIONS, extra="field"),
         encoded({"expiration": "2015-12-30T12:00:00Z", "CONDITIONS": CONDITIONS}),
         policy({}),
         *(
@@ -200,10 +225,12 @@ def test_a_policy_expires(seconds: int, code: tuple[str, int] | None) -> None:
 
 
 def test_a_form_without_a_policy_is_anonymous_and_a_signed_one_has_all_of_these() -> None:
-    assert refusal(without(signed(), "policy")) == DENIED
-    for name in ("x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-signature"):
-        with pytest.raises(StoreError, match=f"must contain a field named '{name}'"):
+    credentials = ("policy", "x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-signature")
+    assert refusal({name: value for name, value in signed().items() if name not in credentials}) == DENIED
+    for name in ("policy", "x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-signature"):
+        with pytest.raises(StoreError, match=f"must contain a field named '{name}'") as caught:
             verify(without(signed(), name), secret_of, NOW)
+        assert caught.value.facts == {"argument_name": name}
 
 
 @pytest.mark.parametrize(

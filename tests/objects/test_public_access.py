@@ -229,7 +229,7 @@ class TestUnsignedWrites:
         assert code(await post(form("inbox", **{TOKEN: "4"}))) == (412, "StaleFencingToken")
         assert code(await post(form("site", **token))) == DENIED
         assert code(await post(form("inbox", acl="public-read-write", **token))) == DENIED
-        assert code(await post(form("inbox", x_amz_signature="0", **token))) == DENIED
+        assert code(await post(form("inbox", x_amz_signature="0", **token))) == (400, "InvalidArgument")
 
     async def test_a_page_of_any_site_posts_no_form(self, shared: Stage, key: str) -> None:
         """A browser sends a form for every page, without asking for the rules of the bucket."""
@@ -359,6 +359,21 @@ class TestAclsOfObjects:
         assert await outcome(s3.put_object, Bucket="private", Key=key, GrantFullControl=given) == (200, "")
         assert store.owners_told == told + 1
 
+    async def test_an_acl_comes_one_way(self, shared: Stage, key: str) -> None:
+        s3 = client_of(shared, "root")
+        await call(s3.put_object, Bucket="private", Key=key)
+        canned, given = {"ACL": "private"}, {"GrantRead": f'id="{OWNER["ID"]}"'}
+        own = document((OWNER, "FULL_CONTROL"))
+        for operation, place in (
+            (s3.put_object_acl, {"Bucket": "private", "Key": key}),
+            (s3.put_bucket_acl, {"Bucket": "private"}),
+        ):
+            assert await outcome(operation, **place, **canned, **given) == (400, "InvalidRequest")
+            for headers in (canned, given):
+                refused = await outcome(operation, **place, **headers, AccessControlPolicy=own)
+                assert refused == (400, "UnexpectedContent")
+        assert await outcome(s3.put_object, Bucket="private", Key=key, **canned, **given) == (400, "InvalidRequest")
+
     async def test_a_document_is_read(self, shared: Stage, key: str) -> None:
         s3 = client_of(shared, "root")
         for bucket, name in (("private", key), ("mixed", f"public/{key}")):
@@ -485,6 +500,8 @@ class TestOfBuckets:
             ({**account, "Action": "s3:GetObject"}, True),
             ({**account, "Action": "s3:PutObject"}, False),
             ({**account, "Effect": "Deny", "Action": "s3:*"}, True),
+            ({**account, "Principal": "*", "Action": "s3:BypassGovernanceRetention"}, True),
+            ({**account, "Action": ["s3:BypassGovernanceRetention", "s3:DeleteObject"]}, False),
         ):
             policy = json.dumps({"Version": "2012-10-17", "Statement": [{"Effect": "Allow", **statement}]})
             double(shared).kept.clear()
@@ -588,6 +605,14 @@ def statement(**members: Any) -> bytes:
     usual = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::b/*"}
     given = {name: value for name, value in (usual | members).items() if value is not None}
     return json.dumps({"Version": "2012-10-17", "Statement": [given]}).encode()
+
+
+def test_a_waiver_of_retention_gives_no_right() -> None:
+    waiver = "S3:BypassGovernanceRetention"
+    assert policy_rights(statement(Action=waiver), "b") == []
+    assert policy_rights(statement(Action=[waiver, "s3:GetObject"]), "b") == policy_rights(statement(), "b")
+    assert policy_rights(statement(Action=f"{waiver}*"), "b")[0].writes
+    assert policy_rights(statement(Action=waiver, NotAction="s3:GetObject"), "b")[0].writes
 
 
 @pytest.mark.parametrize(

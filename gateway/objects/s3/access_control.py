@@ -41,6 +41,8 @@ _STATEMENT = frozenset(
     "sid effect principal notprincipal action notaction resource notresource condition".split()  # noqa: SIM905
 )
 _READING_ACTIONS = ("s3:get", "s3:list")
+_WAIVER = "s3:bypassgovernanceretention"
+"""It lifts a retention for users who may delete or change the object anyway, and gives no right by itself."""
 _ARN = re.compile(r"arn:[a-z-]*:s3:::([^/*?$]+)(?:/(.*))?", re.DOTALL)
 _WILDCARD = re.compile(r"[*?$]")
 _BEGINNING = re.compile(r"arn:[a-z-]*:s3:::([^/]+)")
@@ -88,15 +90,23 @@ class PolicyRight:
 def acl_of_headers(headers: Iterable[tuple[str, str]]) -> Sequence[AclRight]:
     """Return the rights that the headers of a request give, named in lower case. Raises ``StoreError``."""
     rights: list[AclRight] = []
-    for name, value in headers:
+    given = [pair for pair in headers if is_acl(pair[0])]
+    if len({name == _CANNED_HEADER for name, _ in given}) > 1:
+        raise StoreError("InvalidRequest", 400, "Specifying both Canned ACLs and Header Grants is not allowed")
+    for name, value in given:
         if name == _CANNED_HEADER:
             if value not in _CANNED:
                 raise StoreError("InvalidArgument", 400, f"There is no canned ACL {value[:64]!a}.")
             rights += [AclRight(None, permission not in _READING) for permission in _CANNED[value]]
-        elif name.startswith(_GRANT_HEADER):
+        else:
             permission = name.removeprefix(_GRANT_HEADER).replace("-", "_").upper()
             rights += [AclRight(_id(grantee), permission not in _READING) for grantee in value.split(",")]
     return rights
+
+
+def is_acl(name: str) -> bool:
+    """Return whether a header, named in lower case, gives rights."""
+    return name == _CANNED_HEADER or name.startswith(_GRANT_HEADER)
 
 
 def acl_of_document(body: bytes) -> Sequence[AclRight]:
@@ -194,7 +204,10 @@ def _statement(statement: Any, bucket: str) -> PolicyRight | None:
     _check_statement(statement, bucket)
     if statement.get("effect") == "Deny":
         return None
-    actions = _texts(statement.get("action"))
+    named_actions = _texts(statement.get("action"))
+    actions = [one for one in named_actions if one.lower() != _WAIVER]
+    if named_actions and not actions and "notaction" not in statement:
+        return None
     reads = bool(actions) and all(one.lower().startswith(_READING_ACTIONS) for one in actions)
     principal = statement.get("principal")
     named = list(principal.values()) if isinstance(principal, Mapping) else [principal]
