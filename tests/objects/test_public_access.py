@@ -642,6 +642,10 @@ def test_a_denial_gives_no_right_and_case_does_not_hide_one() -> None:
     assert policy_rights(statement(Action="s3:PutObject").lower().replace(b"allow", b"Allow"), "b")[0].writes
 
 
+NO_PRINCIPALS: list[Any] = [None, "", [], {"AWS": ""}, {"AWS": []}]
+NO_RESOURCES: list[Any] = [None, "", [], "b/*", "arn:aws:s3:::other/*", "arn:aws:s3:::/b"]
+
+
 @pytest.mark.parametrize(
     "policy",
     [
@@ -658,8 +662,8 @@ def test_a_denial_gives_no_right_and_case_does_not_hide_one() -> None:
         # S3 judges a policy before it asks for rights: these are no denials.
         *(statement(Effect=effect, Action="s3:PutObject") for effect in (None, "deny", "Permit")),
         *(statement(Action=action) for action in (None, "", [], "PutObject", ["s3:GetObject", "ec2:Run"])),
-        *(statement(Principal=principal) for principal in (None, "", [], {"AWS": ""}, {"AWS": []})),
-        *(statement(Resource=name) for name in (None, "", [], "b/*", "arn:aws:s3:::other/*", "arn:aws:s3:::/b")),
+        *(statement(Principal=principal) for principal in NO_PRINCIPALS),
+        *(statement(Resource=name) for name in NO_RESOURCES),
         b"[" * 100_000,
         statement(Sid="x" * 30_000),
     ],
