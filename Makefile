@@ -36,7 +36,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # A bundle of authorities, for networks whose proxy signs with its own.
 CERTIFICATES ?= /dev/null
 
-.PHONY: help setup demo test stalled test-all thorough installed citus clients go-modules kubernetes kubernetes-tools store-servers stores image image-test nightly conformance soak \
+.PHONY: help setup demo test stalled test-all thorough installed citus clients go-modules kubernetes kubernetes-tools store-servers stores image image-test nightly conformance conformance-versitygw soak \
 	check audit format docs docs-serve docs-release reference bench bench-quick release lock clean
 
 help:  ## list the targets
@@ -99,7 +99,7 @@ image:  ## build the container image with ENGINE, docker or podman, from BASE
 image-test: setup  ## build the image, start docker-compose.yml with it, and have a zombie refused: five minutes at first
 	$(BIN)/python -m pytest -o faulthandler_timeout=900 tests/containers
 
-nightly: setup stores conformance soak  ## run what takes too long for .ci/run: stores, conformance, soak and tests marked nightly
+nightly: setup stores conformance conformance-versitygw soak  ## run what takes too long for .ci/run: stores, conformance, soak and tests marked nightly
 	$(PYTEST) -m nightly
 
 soak: setup  ## let writers, gateways, store and database fail at random for MINUTES, and with losses for OPERATIONS
@@ -113,6 +113,11 @@ ifdef S3TESTS
 else
 	$(BIN)/python -m pytest -q --numprocesses=2 --dist=loadgroup tests/conformance
 endif
+
+conformance-versitygw: setup  ## run Versity's integration suite against Versity's gateway, and through ours in front of it: 10 minutes
+	@! command -v go > /dev/null || \
+		GOBIN=$(HOME)/go/bin go install "$$($(BIN)/python -c "from tests.stores.versitygw import MODULE; print(MODULE)")"
+	$(BIN)/python -m tests.conformance.versity
 
 clients: setup $(JAVASCRIPT)/node_modules $(TYPESCRIPT)/node_modules $(JVM)/lib $(TABLES)/.set-up  ## run the tests of real clients, rclone, Node, Java and table formats included
 	@command -v rclone > /dev/null || apt-get install --yes --no-install-recommends rclone

@@ -9,6 +9,7 @@ import pytest
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.conformance.observer import Target
 from tests.conformance.running import CALLER, gateway
+from tests.postgres import fresh
 from tests.stores.conftest import KINDS
 from tests.stores.store import Store, StoreMissing
 
@@ -40,5 +41,5 @@ def ways(request: pytest.FixtureRequest, postgres_server: EmbeddedPostgres) -> I
             store = stack.enter_context(KINDS[request.param]())
         except StoreMissing as missing:
             pytest.skip(str(missing))
-        origin = stack.enter_context(gateway(postgres_server, store))
+        origin = stack.enter_context(gateway(stack.enter_context(fresh(postgres_server)), store))
         yield Ways(store, Target(store.endpoint, store.owner), Target(origin, CALLER, "1"))

@@ -8,12 +8,10 @@ from unittest.mock import patch
 from gateway import serving
 from gateway.app import build
 from gateway.config import Config
-from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.s3 import xml
 from gateway.objects.store import probe
 from gateway.objects.store.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
-from tests.postgres import fresh
 from tests.running import GRANTS, Events
 from tests.stores.store import REGION, Store, User
 
@@ -26,13 +24,15 @@ def configuration(
     store: Store,
     callers: tuple[User, ...] = (CALLER,),
     grants: Sequence[Mapping[str, Any]] = (*GRANTS, PUBLIC),
+    mode: str = "enforce",
 ) -> Config:
     """A gateway in front of ``store``, with its rights. Callers may do all, and keys below ``public/`` are public."""
     keys = {"access_key_id": store.owner.access_key_id, "secret_access_key": store.owner.secret_access_key}
     return Config.model_validate(
         {
             "postgres": {"dsn": dsn},
-            "s3": {"endpoint": store.endpoint, "region": REGION, **keys},
+            "s3": {"endpoint": store.endpoint, "region": REGION, "distrust": store.distrust, **keys},
+            "fencing": {"mode": mode},
             "callers": [
                 {
                     "name": caller.name,
@@ -68,14 +68,15 @@ def _probing_once() -> AbstractContextManager[Any]:
 
 @contextmanager
 def gateway(
-    postgres: EmbeddedPostgres,
+    dsn: str,
     store: Store,
     callers: tuple[User, ...] = (CALLER,),
     grants: Sequence[Mapping[str, Any]] = (*GRANTS, PUBLIC),
+    mode: str = "enforce",
 ) -> Iterator[str]:
     """Serve until the end; its origin. Only one at a time."""
-    with fresh(postgres) as dsn, _probing_once():
-        served = build(configuration(dsn, store, callers, grants), Events())
+    with _probing_once():
+        served = build(configuration(dsn, store, callers, grants, mode), Events())
         listener = serving.bind("127.0.0.1", 0)
         with serving.in_background(served, listener):
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"

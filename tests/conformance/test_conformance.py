@@ -1,12 +1,13 @@
 """Behind the gateway a store behaves as it does without: every case, both ways, the same answers."""
 
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from tests.conformance.cases import addresses, buckets, multipart, objects
 from tests.conformance.conftest import COMPARED, Ways
-from tests.conformance.differences import differences_beside
+from tests.conformance.differences import differences_beside, listed
 from tests.conformance.observer import CASES, Case, Observer, Step, Target, compare
 
 DIFFERENCES = differences_beside(__file__)
@@ -42,3 +43,11 @@ def test_each_difference_is_about_a_case_and_has_its_reason() -> None:
     assert {case for _, case in DIFFERENCES} <= set(CASES)
     assert {store for store, _ in DIFFERENCES} <= set(COMPARED)
     assert all(difference.seen and difference.reason for difference in DIFFERENCES.values())
+
+
+def test_each_reason_of_versitys_suite_stands_in_the_documentation() -> None:
+    for reason in set(listed(Path(__file__).with_name("versity.txt")).values()):
+        if not reason.startswith("to mend: "):
+            _, page, sentence = reason.split(" | ")
+            words = " ".join((Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8").split())
+            assert sentence in words, sentence

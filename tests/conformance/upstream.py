@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
@@ -24,8 +23,9 @@ from xml.etree.ElementTree import parse
 
 from gateway.auth.grants import Action
 from gateway.demo import embedded
+from tests.conformance.differences import listed, tell
 from tests.conformance.running import gateway
-from tests.postgres import template_of_today
+from tests.postgres import fresh, template_of_today
 from tests.stores import ceph
 from tests.stores.store import User
 
@@ -83,13 +83,13 @@ def main() -> int:
         suite = _Suite(options.checkout, options.python, directory, arguments)
         direct = suite.run("direct", store.endpoint, {})
         through: dict[str, str] = {}
-        rounds = _listed(Path(__file__).with_name("upstream_grants.txt").read_text(encoding="utf-8"))
+        rounds = listed(Path(__file__).with_name("upstream_grants.txt"))
         for title, grants in ROUNDS.items():
             chosen = {test for test in direct if rounds.get(test, "main") == title}
-            with gateway(postgres, store, (MAIN, OTHER, TENANT), grants) as origin:
+            with fresh(postgres) as dsn, gateway(dsn, store, (MAIN, OTHER, TENANT), grants) as origin:
                 environment = {"FENCING_TOKEN": "1", "CLEANING_ENDPOINT": store.endpoint}
                 through |= suite.run(title, origin, environment, chosen)
-    return _tell(direct, through)
+    return tell(direct, through, Path(__file__).with_suffix(".txt"))
 
 
 class _Suite:
@@ -162,36 +162,6 @@ def _results(path: Path) -> dict[str, str]:
             trouble = next((one for one in test if one.tag in ("failure", "error")), None)
             message = "" if trouble is None else trouble.get("message", "failed")
             found[test.get("name", "")] = message.splitlines()[0][:200] if message else ""
-    return found
-
-
-def _tell(direct: Mapping[str, str], through: Mapping[str, str]) -> int:
-    """Print what the gateway changes; 1 where some of it is not explained."""
-    passed = [name for name, trouble in direct.items() if not trouble]
-    failing = [name for name in passed if through.get(name, "not run")]
-    reasons = _listed(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8"))
-    explained = [name for name in failing if name in reasons]
-    print(
-        f"\n{len(direct)} tests; {len(passed)} pass direct, {len(passed) - len(failing)} of these through the gateway"
-    )
-    print(f"{sum(1 for name, trouble in direct.items() if trouble and not through.get(name, ' '))} pass through only")
-    for reason, count in Counter(reasons[name] for name in explained).most_common():
-        print(f"{count:4} fail through: {reason}")
-    unexplained = [name for name in failing if name not in explained]
-    print(f"\npasses direct, fails through: {len(unexplained)}")
-    for name in unexplained:
-        print(f"  {name}: {through.get(name, 'not run')}")
-    return 1 if unexplained else 0
-
-
-def _listed(text: str) -> dict[str, str]:
-    """Return the heading above each listed test: why it fails through the gateway, or the grants that it needs."""
-    heading, found = "", {}
-    for line in text.splitlines():
-        if line.startswith("= "):
-            heading = line.removeprefix("= ")
-        elif line and not line.startswith("#"):
-            found[line] = heading
     return found
 
 

@@ -93,8 +93,7 @@ async def fenced(postgres: EmbeddedPostgres, store: Store, *, versioned: bool = 
         "region": REGION,
         "access_key_id": store.owner.access_key_id,
         "secret_access_key": SecretStr(store.owner.secret_access_key),
-        # As docs/stores.md says of it: its conditional delete loses a race now and then.
-        "distrust": ("delete",) if store.name == "versitygw" else (),
+        "distrust": store.distrust,
     }
     rules = [{"match": f"{bucket}/{LONG}**", "resource": LONG_NAMED}]
     async with (

@@ -28,11 +28,12 @@ OWNER = User("owner", "AKIAOWNEROWNEROWNER0", "owner-secret-key-of-forty-charact
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A running store. ``owner`` may do everything."""
+    """A running store. ``owner`` may do everything. ``distrust`` is what a gateway is told of it."""
 
     name: str
     endpoint: str
     owner: User = OWNER
+    distrust: tuple[str, ...] = ()
 
     def connect(self) -> S3Client:
         """A client of the store itself."""
