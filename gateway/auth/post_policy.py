@@ -15,6 +15,8 @@ from gateway.errors import StoreError
 
 _REQUIRED = ("x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-signature")
 _CREDENTIALS = frozenset({"awsaccesskeyid", "policy", "signature", "x-amz-security-token", *_REQUIRED})
+_MEMBERS = ("expiration", "conditions")
+_OPERATORS, _ARGUMENTS = ("eq", "starts-with", "content-length-range"), 2
 _NEEDS_NO_CONDITION = frozenset({"policy", "x-amz-signature", "file"})
 _EXPIRATION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?Z")
 
@@ -100,7 +102,9 @@ def _signer(form: Mapping[str, str], secret_of: SecretOf, now: datetime) -> Prin
 
 
 def _missing(name: str) -> StoreError:
-    message = f"Bucket POST must contain a field named '{name}'."
+    message = (
+        f"Bucket POST must contain a field named '{name}'.  If it is specified, please check the order of the fields."
+    )
     return StoreError("InvalidArgument", 400, message, facts={"argument_name": name})
 
 
@@ -119,7 +123,7 @@ class _Value:
     prefix: bool
 
     def __str__(self) -> str:
-        return json.dumps(["starts-with" if self.prefix else "eq", f"${self.name}", self.expected])
+        return _written(["starts-with" if self.prefix else "eq", f"${self.name}", self.expected])
 
     def holds(self, value: str) -> bool:
         if not self.prefix:
@@ -136,23 +140,39 @@ class _Length:
 
 def _document(policy: str) -> tuple[datetime, list[Any]]:
     """Return the expiration and the conditions of a policy, unparsed."""
-    try:
-        document: Any = json.loads(base64.b64decode(policy.encode(), validate=True))
-    except (ValueError, RecursionError) as error:
-        raise _invalid("it must be JSON in base64.") from error
-    if not isinstance(document, dict):
-        raise _invalid("it must be a JSON object.")
-    if unknown := sorted(document.keys() - {"expiration", "conditions"}):
-        raise _invalid(f"Unexpected: {unknown[0][:64]!a}.")
-    expiration, conditions = document.get("expiration"), document.get("conditions")
-    if not isinstance(expiration, str) or not _EXPIRATION.fullmatch(expiration):
-        raise _invalid("it needs an expiration such as 2026-01-31T23:59:59Z.")
+    document = _read(policy)
+    expiration, conditions = document["expiration"], document["conditions"]
+    if not isinstance(expiration, str):
+        raise _invalid("Invalid JSON. The expiration must be a string.")
+    if not _EXPIRATION.fullmatch(expiration):
+        raise _expiration(expiration)
     if not isinstance(conditions, list):
-        raise _invalid("it needs a list of conditions.")
+        raise _invalid("Invalid 'conditions' value: must be a List.")
     try:
         return datetime.fromisoformat(expiration).astimezone(UTC), conditions
     except ValueError as error:
-        raise _invalid("there is no such moment as its expiration.") from error
+        raise _expiration(expiration) from error
+
+
+def _read(policy: str) -> dict[str, Any]:
+    """Return the members of a policy, none of which is missing."""
+    if not policy:
+        raise _invalid("Expecting '{' but found End-of-Input")
+    try:
+        decoded = base64.b64decode(policy.encode(), validate=True)
+    except ValueError as error:
+        raise _invalid("invalid Base64 encoding.") from error
+    try:
+        document: Any = json.loads(decoded)
+    except (ValueError, RecursionError) as error:
+        raise _invalid("Invalid JSON.") from error
+    if not isinstance(document, dict):
+        raise _invalid("Invalid JSON. It must be an object.")
+    if unknown := sorted(document.keys() - set(_MEMBERS)):
+        raise _invalid(f"Unexpected: {json.dumps(unknown[0][:64])}")
+    if missing := next((name for name in _MEMBERS if name not in document), None):
+        raise _invalid(f"Policy missing {missing}.")
+    return document
 
 
 def _rule(condition: Any, position: int) -> _Value | _Length:
@@ -163,14 +183,43 @@ def _rule(condition: Any, position: int) -> _Value | _Length:
                 return _Value(name.lower(), expected, prefix=False)
         case [str() as operator, str() as name, str() as expected] if operator.lower() in ("eq", "starts-with"):
             if not name.startswith("$"):  # to S3 it is a condition that never holds
-                raise _denied(f"Policy Condition failed: {json.dumps(condition)}")
+                raise _denied(f"Policy Condition failed: {_written(condition)}")
             return _Value(name[1:].lower(), expected, prefix=operator.lower() == "starts-with")
         case [str() as operator, int() as shortest, int() as longest]:
             # A bool would pass for an int.
             whole = type(shortest) is int and type(longest) is int
             if operator.lower() == "content-length-range" and whole and 0 <= shortest <= longest:
                 return _Length(shortest, longest)
-    raise _invalid(f"condition {position} is none that S3 knows.")
+    raise _invalid(f"{_fault(condition)} It is condition {position}.")
+
+
+def _fault(condition: Any) -> str:
+    """Return what S3 says of a condition that it does not know."""
+    match condition:
+        case dict() if len(condition) != 1:
+            return "Invalid Simple-Condition: Simple-Conditions must have exactly one property specified."
+        case dict():
+            return "Invalid Simple-Condition: value must be a string."
+        case []:
+            return "Invalid Condition: missing operation identifier."
+        case [str() as operator, *arguments]:
+            if operator.lower() not in _OPERATORS:
+                return f"Invalid Condition: unknown operation {operator[:64]!a}."
+            if len(arguments) != _ARGUMENTS:
+                return f"Invalid {operator}: wrong number of arguments."
+        case list():
+            pass
+        case _:
+            return "Invalid condition test: must be a List or Object."
+    return "Invalid JSON."
+
+
+def _written(condition: list[str]) -> str:
+    return json.dumps(condition, separators=(",", ":"))
+
+
+def _expiration(value: str) -> StoreError:
+    return _invalid(f"Invalid 'expiration' value: {value[:64]!a}. Write it as 2026-01-31T23:59:59Z.")
 
 
 def _denied(reason: str) -> StoreError:

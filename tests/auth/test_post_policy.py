@@ -94,7 +94,9 @@ def test_a_form_is_accepted_only_if_its_condition_holds(condition: Any, value: s
     if holds:
         verify(form, secret_of, NOW)
     else:
-        with pytest.raises(StoreError, match=r"^Invalid according to Policy: Policy Condition failed: \["):
+        with pytest.raises(
+            StoreError, match=r'^Invalid according to Policy: Policy Condition failed: \["\S+","\$acl",'
+        ):
             verify(form, secret_of, NOW)
 
 
@@ -209,6 +211,39 @@ def test_a_condition_on_no_field_never_holds(operator: str) -> None:
 )
 def test_an_unreadable_policy_is_refused(text: str) -> None:
     assert refusal(sealed(text)) == INVALID
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "Expecting '{' but found End-of-Input"),
+        ("?", "invalid Base64 encoding."),
+        ("e30", "invalid Base64 encoding."),
+        (encoded([]), "Invalid JSON."),
+        (policy(CONDITIONS, extra="field"), 'Unexpected: "extra"'),
+        (policy(CONDITIONS, **{"\ud800": ""}), 'Unexpected: "\\ud800"'),
+        (encoded({"conditions": CONDITIONS}), "Policy missing expiration."),
+        (encoded({"expiration": "2015-12-30T12:00:00Z"}), "Policy missing conditions."),
+        (policy(CONDITIONS, expiration=7), "Invalid JSON."),
+        (policy(CONDITIONS, expiration="today"), "Invalid 'expiration' value: 'today'"),
+        (policy({}), "Invalid 'conditions' value: must be a List."),
+        (policy([7]), "Invalid condition test: must be a List or Object."),
+        (
+            policy([{"acl": "a", "key": "b"}]),
+            "Invalid Simple-Condition: Simple-Conditions must have exactly one property",
+        ),
+        (policy([{"acl": 1}]), "Invalid Simple-Condition: value must be a string."),
+        (policy([[]]), "Invalid Condition: missing operation identifier."),
+        (policy([["\ud800", "$acl", "a"]]), "Invalid Condition: unknown operation '\\ud800'."),
+        (policy([["eq", "$acl"]]), "Invalid eq: wrong number of arguments. It is condition 1."),
+        (policy([*CONDITIONS, ["eq", 1, "a"]]), "Invalid JSON. It is condition 6."),
+    ],
+)
+def test_what_is_wrong_with_a_policy_is_said_in_the_words_of_s3(text: str, words: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        verify(sealed(text), secret_of, NOW)
+    message = caught.value.message.encode().decode()
+    assert words in message
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(-1, None), (0, DENIED), (1, DENIED)])
