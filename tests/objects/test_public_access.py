@@ -553,8 +553,10 @@ def test_a_denial_gives_no_right_and_case_does_not_hide_one() -> None:
         # S3 judges a policy before it asks for rights: these are no denials.
         *(statement(Effect=effect, Action="s3:PutObject") for effect in (None, "deny", "Permit")),
         *(statement(Action=action) for action in (None, "", [], "PutObject", ["s3:GetObject", "ec2:Run"])),
-        *(statement(Principal=principal) for principal in (None, "", [], {"AWS": ""}, {"AWS": []})),
-        *(statement(Resource=name) for name in (None, "", [], "b/*", "arn:aws:s3:::other/*", "arn:aws:s3:::/b")),
+        *(statement(Principal=nobody) for nobody in (None, "", list[str]())),
+        *(statement(Principal={"AWS": nobody}) for nobody in ("", list[str]())),
+        *(statement(Resource=name) for name in ("", "b/*", "arn:aws:s3:::other/*", "arn:aws:s3:::/b")),
+        *(statement(Resource=nothing) for nothing in (None, list[str]())),
         b"[" * 100_000,
         statement(Sid="x" * 30_000),
     ],
