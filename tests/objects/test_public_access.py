@@ -662,8 +662,10 @@ NO_RESOURCES: list[Any] = [None, "", [], "b/*", "arn:aws:s3:::other/*", "arn:aws
         # S3 judges a policy before it asks for rights: these are no denials.
         *(statement(Effect=effect, Action="s3:PutObject") for effect in (None, "deny", "Permit")),
         *(statement(Action=action) for action in (None, "", [], "PutObject", ["s3:GetObject", "ec2:Run"])),
-        *(statement(Principal=principal) for principal in NO_PRINCIPALS),
-        *(statement(Resource=name) for name in NO_RESOURCES),
+        *(statement(Principal=nobody) for nobody in (None, "", list[str]())),
+        *(statement(Principal={"AWS": nobody}) for nobody in ("", list[str]())),
+        *(statement(Resource=name) for name in ("", "b/*", "arn:aws:s3:::other/*", "arn:aws:s3:::/b")),
+        *(statement(Resource=nothing) for nothing in (None, list[str]())),
         b"[" * 100_000,
         statement(Sid="x" * 30_000),
     ],
