@@ -321,7 +321,7 @@ async def test_a_crowd_of_slow_requests_makes_room_for_all_others(
             for kind in slow:
                 await kind(gateway, FEW)
             line = await asyncio.to_thread(gateway.until, "connections crowded")
-            # More than the last files, and so few that the crowd stays larger: sessions with the database take files, too.
+            # More than the last files, and so few that the crowd stays larger: database sessions take files, too.
             many = []
             for _ in range(FEW // 4):  # each asks at once: on a slow machine, the first ones would be closed as idle
                 many.append(one := await Raw.open(gateway, OURS))
