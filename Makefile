@@ -119,7 +119,7 @@ else
 	$(BIN)/python -m pytest -q --numprocesses=2 --dist=loadgroup tests/conformance
 endif
 
-conformance-versitygw: setup  ## run Versity's integration suite against Versity's gateway, and through ours in front of it: 10 minutes
+conformance-versitygw: setup  ## run Versity's integration suite against Versity's gateway, and through ours in front of it, if there is Go: 10 minutes
 	@! command -v go > /dev/null || \
 		GOBIN=$(HOME)/go/bin go install "$$($(BIN)/python -c "from tests.stores.versitygw import MODULE; print(MODULE)")"
 	$(BIN)/python -m tests.conformance.versity

@@ -1,15 +1,18 @@
 # ── curl: a row of a table ───────────────────────────────────────────────────
 # The holder of token @first@ writes.
 curl -sS -w '\n' -i -X PATCH '@url@/v1/tables/accounts?id=eq.3' \
-  -H 'Fencing-Token: @first@' -H 'Content-Type: application/json' -d '{"balance": 110, "note": "first holder"}'
+  -H 'Fencing-Token: @first@' -H 'Fencing-Holder: first holder' \
+  -H 'Content-Type: application/json' -d '{"balance": 110, "note": "first holder"}'
 
 # The lock went to another writer, which got token @second@, and writes too.
 curl -sS -w '\n' -i -X PATCH '@url@/v1/tables/accounts?id=eq.3' \
-  -H 'Fencing-Token: @second@' -H 'Content-Type: application/json' -d '{"balance": 120, "note": "second holder"}'
+  -H 'Fencing-Token: @second@' -H 'Fencing-Holder: second holder' \
+  -H 'Content-Type: application/json' -d '{"balance": 120, "note": "second holder"}'
 
 # The first holder has not noticed: 412, nothing is written.
 curl -sS -w '\n' -i -X PATCH '@url@/v1/tables/accounts?id=eq.3' \
-  -H 'Fencing-Token: @first@' -H 'Content-Type: application/json' -d '{"balance": 999, "note": "zombie"}'
+  -H 'Fencing-Token: @first@' -H 'Fencing-Holder: first holder' \
+  -H 'Content-Type: application/json' -d '{"balance": 999, "note": "zombie"}'
 curl -sS -w '\n' '@url@/v1/tables/accounts?id=eq.3'
 
 # A new holder raises the fence before it reads: from here on nothing older is written.

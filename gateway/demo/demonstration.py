@@ -156,9 +156,10 @@ def commands(url: str, token: int, database: str) -> str:
 
     ``database`` is the address of the guarded table, for its role.
     """
-    notes = "" if find_spec("postgrest") else "\n# (needs: pip install postgrest)"
+    python = shlex.quote(sys.executable)
+    notes = "" if find_spec("postgrest") else f"\n{python} -m pip install --quiet postgrest"
     text = (Path(__file__).parent / "commands.sh").read_text(encoding="utf-8")
-    values = {"url": url, "aws": _beside("aws"), "python": shlex.quote(sys.executable), "note": notes}
+    values = {"url": url, "aws": _beside("aws"), "python": python, "note": notes}
     values |= {"gateway": _beside("gateway"), "psql": shlex.quote(embedded.psql()), "database": shlex.quote(database)}
     for name, value in {**values, "third": token + 2, "second": token + 1, "first": token}.items():
         text = text.replace(f"@{name}@", str(value))
