@@ -306,7 +306,7 @@ def _wanted_of_root(head: Head) -> str | None:
     accepted = head.value(b"accept") or b""
     if b"text/html" in accepted:
         return "page"
-    return "api" if accepted in (b"*/*", b"application/json") else None
+    return "api" if b"application/json" in accepted or accepted.startswith(b"*/*") else None
 
 
 def _is_unsigned_read(head: Head) -> bool:

@@ -128,8 +128,9 @@ class _Value:
     def holds(self, value: str) -> bool:
         if not self.prefix:
             return value == self.expected
-        values = value.split(",") if self.name == "content-type" else [value]
-        return all(one.strip().startswith(self.expected) for one in values)
+        # Elsewhere white space counts: a key that begins with it is outside of each folder.
+        values = [one.strip() for one in value.split(",")] if self.name == "content-type" else [value]
+        return all(one.startswith(self.expected) for one in values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -483,4 +483,4 @@ class Connection(HttpToolsProtocol):
         self._given_up = True
         if status is not None and self._is_idle():
             self.transport.write(STATUS_LINE[status] + b"content-length: 0\r\nconnection: close\r\n\r\n")
-        self.transport.close()
+        self._answers.close()

@@ -63,7 +63,7 @@ from gateway.objects.protocol.effects import (
     Uncertain,
     WriteOutcome,
 )
-from gateway.objects.protocol.runner import CONTENTION, NO_PAYLOAD, OperationPayload, Runner
+from gateway.objects.protocol.runner import NO_PAYLOAD, OperationPayload, Runner
 from gateway.objects.s3.answers import Found, HeadAnswer, Rejected, store_refusal
 from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import Mark
@@ -357,10 +357,15 @@ class FencedWrites:
                 write.exchange.response.would_refuse(one.reason, fence)
 
 
+TURN = 2.0
+"""Seconds that a write waits for its turn in this process: longer than most writes take."""
+
+
 class _Turns:
     """The writes of a holder to a key in this process, one after the other: at the store only one of them could win.
 
     A newer holder has a line of its own, so it waits for no older one. Each write under way has one line at most.
+    Others leave a write that hangs behind, with its line.
     """
 
     def __init__(self) -> None:
@@ -368,14 +373,20 @@ class _Turns:
 
     @asynccontextmanager
     async def taken(self, write: Announcement) -> AsyncGenerator[None, None]:
-        """Take a turn. After a long wait go on without one: then the protocol waits for the other writes."""
+        """Take a turn. After a while go on without one: then the protocol waits for the other writes.
+
+        Later writes begin another line then, because the one with the turn may hang.
+        """
         name = write.bucket, write.key, write.presented.token if write.presented else None
         if (line := self._lines.get(name)) is None:
-            line = self._lines[name] = Budget(1, "turns", share=1, patience=CONTENTION)
+            line = self._lines[name] = Budget(1, "turns", share=1, patience=TURN)
         turn: Room | None = None
         try:
-            with suppress(Overloaded):
+            try:
                 turn = await line.take(1)
+            except Overloaded:
+                if self._lines.get(name) is line:
+                    del self._lines[name]
             yield
         finally:
             if turn is not None:

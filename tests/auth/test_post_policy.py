@@ -87,6 +87,8 @@ def refusal(form: Mapping[str, str], now: datetime = NOW) -> tuple[str, int]:
         (["StArTs-WiTh", "$acl", ""], "private", True),
         (["starts-with", "$acl", "private2"], "private", False),
         (["starts-with", "$acl", "rivate"], "private", False),
+        *((["starts-with", "$acl", "priv"], f"{space}private", False) for space in (" ", "\t", "\xa0", "\x1c")),
+        (["starts-with", "$acl", "priv "], "priv ate", True),
     ],
 )
 def test_a_form_is_accepted_only_if_its_condition_holds(condition: Any, value: str, holds: bool) -> None:  # noqa: FBT001

@@ -6,6 +6,10 @@ import pytest
 from botocore.exceptions import IncompleteReadError, ResponseStreamingError
 
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.decision import Presented
+from gateway.fencing.intent import Announcement
+from gateway.fencing.token import Token
+from gateway.objects import fenced_write
 from gateway.observe.events import WriteRefused
 from tests.objects.clients import body_of, call, connect, outcome, refused
 from tests.objects.object_gateway import Stage, staged
@@ -247,3 +251,24 @@ async def test_a_redirect_is_not_followed_and_not_passed_on(shared: Stage, key: 
     """It is the gateway's endpoint that is wrong; its address is none of the client's business."""
     shared.double.fail(307, code="TemporaryRedirect", operation="GetObject", key=key)
     assert await outcome(connect(shared.origin).get_object, Key=key) == (502, "BadGateway")
+
+
+async def test_a_write_that_hangs_keeps_its_turn_and_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one goes on after a while, and those after it at once. A newer holder never waits."""
+    monkeypatch.setattr(fenced_write, "TURN", 0.05)
+    turns = fenced_write._Turns()
+
+    def announced(token: int) -> Announcement:
+        presented = Presented(Token(0, token), "writer")
+        return Announcement("job/1", "bucket", "key", UUID(int=1), presented, "writer")
+
+    async with turns.taken(announced(33)):
+        (hangs,) = turns._lines.values()
+        async with turns.taken(announced(34)):
+            pass
+        async with turns.taken(announced(33)):  # after a while
+            async with turns.taken(announced(33)):
+                (line,) = turns._lines.values()
+                assert line is not hangs
+                assert line.used == 1, "it has a turn"
+    assert turns._lines == {}

@@ -59,7 +59,7 @@ _POLL = 0.02
 # Seconds between two attempts of a write that loses to writes of its holder through other gateways.
 _LONGEST_PAUSE = 0.5
 CONTENTION = 15.0
-"""Seconds that a write waits for its turn in this process, and then again for writes through other gateways."""
+"""Seconds that a write goes on trying while it loses to writes of its holder through other gateways."""
 
 _STEPS: dict[type, str] = {
     Begin: "begin",
