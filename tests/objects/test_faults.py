@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.objects import fenced_write
 from gateway.objects.protocol.mutation import candidates
 from gateway.observe.events import OutcomeLost
 from tests.doubles.s3 import Mutation, Rule, S3Double, serve
@@ -102,7 +103,10 @@ class TestAnswersThatAreLost:
         await assert_settled_by_the_next(shared, key)
 
 
-async def test_writers_of_one_holder_write_one_after_the_other(postgres_server: EmbeddedPostgres, key: str) -> None:
+async def test_writers_of_one_holder_write_one_after_the_other(
+    postgres_server: EmbeddedPostgres, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fenced_write, "TURN", PATIENCE)
     async with staged(postgres_server, S3Double(buckets=["bucket"]), limits={"pending_wait": PATIENCE}) as patient:
         s3 = connect(patient.origin, "33", "ann")
         bodies = [f"body {number}".encode() for number in range(16)]
