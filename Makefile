@@ -20,9 +20,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # Only make check runs these: the import table, English, and the documentation.
 STATIC := tests/project/test_import_table.py tests/project/test_english.py tests/project/test_documentation.py
 
-# Four workers share two cores, because tests wait about as much as they compute. An idle worker takes tests from another
+# Six workers share two cores, because tests wait more than they compute. An idle worker takes tests from another
 # one. So files stay together for the most part, and no long file delays the end.
-PYTEST := $(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --ignore=tests/stores --ignore=tests/kubernetes \
+PYTEST := $(BIN)/python -m pytest --numprocesses=6 --dist=worksteal --ignore=tests/stores --ignore=tests/kubernetes \
 	--ignore=tests/conformance/test_conformance.py --ignore=tests/containers $(STATIC:%=--ignore=%)
 
 # Doctrees stay in build, so that only changed pages are read again.
