@@ -783,6 +783,7 @@ S3_ERRORS: Mapping[str, tuple[int, str]] = {
             "method."
         ),
     ),
+    "UnexpectedContent": (400, "This request does not support content"),
     "UserKeyMustBeSpecified": (
         400,
         "The bucket POST must contain the specified field name. If it is specified, check the order of the fields.",

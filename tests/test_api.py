@@ -399,7 +399,8 @@ async def test_the_root_leads_browsers_to_the_page(postgres_server: EmbeddedPost
         async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as browser:
             led = await browser.get("/", headers=html)
             assert (led.status_code, led.headers["location"]) == (307, "/ui/")
-            assert (await browser.get("/")).headers["content-type"] == "application/xml"
+            assert (await browser.get("/")).json()["page"] == "/ui/", "it takes anything, as curl does"
+            assert (await browser.get("/", headers={"Accept": ""})).headers["content-type"] == "application/xml"
             assert (await browser.get("/bucket", headers=html)).headers["content-type"] == "application/xml"
         s3 = connect(stage.origin)
         s3.meta.events.register("before-call.s3", lambda params, **_: params["headers"].update(html))
@@ -410,7 +411,7 @@ async def test_the_root_leads_browsers_to_the_page(postgres_server: EmbeddedPost
 
 OF_THE_WHOLE_GATEWAY = {
     *("/v1/config", "/v1/config/reload", "/v1/metrics", "/metrics", "/v1/openapi.json", "/v1/docs"),
-    *("/v1/health", "/healthz", "/v1/live", "/livez", "/v1/ready", "/readyz"),
+    *("/v1/health", "/healthz", "/v1/live", "/livez", "/v1/ready", "/readyz", "/"),
 }
 
 

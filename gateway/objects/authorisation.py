@@ -69,7 +69,7 @@ class StoreRights:
                 self._check_policy(request.bucket, allowed)
         elif request.operation in (Operation.PUT_OBJECT_ACL, Operation.PUT_BUCKET_ACL) and body:
             if any(access_control.is_acl(name) for name, _ in request.headers):
-                raise StoreError("UnexpectedContent", 400, "This request does not support content")
+                raise StoreError.known("UnexpectedContent")
             await self._check_acl(request, access_control.acl_of_document(body), request.raw_path)
 
     async def _check_acl(self, request: S3Request, rights: Sequence[AclRight], path: str) -> None:

@@ -239,7 +239,7 @@ async def test_what_is_not_installed(
     s3._aiobotocore_session.cache_clear()
     monkeypatch.setitem(sys.modules, library, None)
     async with stage.client() as client, client.lock(job, source=counter) as lock:
-        with pytest.raises(MissingExtra, match=r"fencing-gateway\[client\]") as missing:
+        with pytest.raises(MissingExtra, match=r"pip install .\.\[client\]") as missing:
             await use(lock)
     assert isinstance(missing.value, ImportError)
     assert missing.value.extra == "client"
