@@ -301,11 +301,13 @@ class Gateway:
 def _wanted_of_root(head: Head) -> str | None:
     """Return the plane that answers an unsigned read of ``/``: the page for a browser, links for curl.
 
-    None: a client of S3 asks for the public buckets. Its libraries name no media type.
+    None: a client of S3 asks for the public buckets. Its libraries name no media type, or send headers of their own.
     """
     accepted = head.value(b"accept") or b""
     if b"text/html" in accepted:
         return "page"
+    if any(name == b"authorization" or name.startswith(b"x-amz-") for name, _ in head.headers):
+        return None
     return "api" if b"application/json" in accepted or accepted.startswith(b"*/*") else None
 
 

@@ -365,6 +365,7 @@ def _read_parameters(request: Request, place: str, model: type[BaseModel]) -> Ba
         values: dict[str, Any] = {name: request.headers[name] for name in names if name in request.headers}
     else:
         values = dict(request.query_params)
+        values.pop("database", None)  # a gateway of several databases has read it
         for name, one in model.model_fields.items():
             if get_origin(one.annotation) in (list, tuple) and name in values:
                 values[name] = request.query_params.getlist(name)
