@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.authorisation import LIST, LOOK, About, Rule
 from gateway.api.description import Subject
-from gateway.api.requests import HolderName, NamesQuery, NextName, ResourceName, TokenText, storable, told
+from gateway.api.requests import HolderName, NamesQuery, NextName, ResourceName, TokenText, pattern_of, storable
 from gateway.api.routes import Call, Routes
 from gateway.auth.grants import Action
 from gateway.db import fences
@@ -26,7 +26,7 @@ SequencerText = Annotated[
     Field(
         max_length=4096,
         examples=["order/5:exclusive:34:kP0uZ3mY8QkkP0uZ3mY8QkkP0uZ3mY8QkkP0uZ3mY8Q"],
-        json_schema_extra=told(sequencer.GRAMMAR),
+        json_schema_extra=pattern_of(sequencer.GRAMMAR),
         description="Exactly as the lease service returned it. It is as powerful as the token: keep it secret.",
     ),
 ]

@@ -18,13 +18,13 @@ from gateway.http.head import Head
 MAX_PAGE = 1000
 
 
-def told(grammar: str) -> dict[str, Any]:
+def pattern_of(grammar: str) -> dict[str, Any]:
     """Return the form of a text, as schemas say it. Reading the text refuses another form, and says why."""
     return {"pattern": f"^{grammar}$"}
 
 
 TokenText: TypeAlias = Annotated[
-    str, Field(max_length=40, examples=["34", "2.34"], json_schema_extra=told(token.GRAMMAR))
+    str, Field(max_length=40, examples=["34", "2.34"], json_schema_extra=pattern_of(token.GRAMMAR))
 ]
 ShownToken: TypeAlias = Annotated[str, BeforeValidator(str)]
 """A token in a view. It is text, because a JSON number cannot hold the larger ones exactly."""
@@ -87,7 +87,7 @@ NextName: TypeAlias = Annotated[
     str | None, Field(description="Pass as ``after`` for the next page; null on the last one.")
 ]
 
-OF_NAMES: Final = {"minLength": 1, "maxLength": resource.MAX_BYTES, **told(resource.GRAMMAR)}
+OF_NAMES: Final = {"minLength": 1, "maxLength": resource.MAX_BYTES, **pattern_of(resource.GRAMMAR)}
 """The form of a resource's name, or of a pattern of names, as schemas say it."""
 ResourceName: TypeAlias = Annotated[
     str,

@@ -81,8 +81,7 @@ class Uploads:
         """Store a part as it arrives. A part that is not proven never becomes whole.
 
         A checksum in the client's head goes with it. A checksum in the trailer would be known too late. So such a part
-        is read into memory first, and goes without if it is too large. Raises what ``WriteBody.chunks``
-        raises.
+        is read into memory first, and goes without if it is too large. Raises the errors of ``WriteBody.chunks``.
         """
         # An empty body has no last piece to hold back.
         if incoming.length == 0 or (incoming.trailing and incoming.length <= self._threshold):
