@@ -56,8 +56,11 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
-def play(page: Path, directory: Path, variables: Mapping[str, str], port: int) -> None:
-    """Run the blocks of a page in ``directory``. ``port`` stands for 8080. All processes that it starts are ended."""
+def play(page: Path, directory: Path, variables: Mapping[str, str], port: int, *within: str) -> None:
+    """Run the blocks of a page in ``directory``. ``port`` stands for 8080. All processes that it starts are ended.
+
+    ``within``: a command that runs the shell elsewhere.
+    """
     listed = blocks(page)
     (directory / "examples").symlink_to(ROOT / "examples")
     script = "".join(f"{block.commands}printf '{_END}%s{_END}' $?\n" for block in listed).replace("8080", str(port))
@@ -70,7 +73,7 @@ def play(page: Path, directory: Path, variables: Mapping[str, str], port: int) -
     said = directory / "said"
     with said.open("wb") as output:
         process = subprocess.Popen(
-            ["bash", "-u", "-c", script],
+            [*within, "bash", "-u", "-c", script],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -90,7 +93,8 @@ def play(page: Path, directory: Path, variables: Mapping[str, str], port: int) -
     assert len(parts) == 2 * len(listed), output_of_all
     for block, answer, status in zip(listed, parts[::2], parts[1::2], strict=True):
         assert (status != "0") is block.refused, f"{block.name}: {status}\n{answer}"
-        assert re.search(_pattern(block.shown), answer, re.MULTILINE | re.DOTALL), f"{block.name} said\n{answer}"
+        shown = tuple(line.replace("8080", str(port)) for line in block.shown)
+        assert re.search(_pattern(shown), answer, re.MULTILINE | re.DOTALL), f"{block.name} said\n{answer}"
 
 
 def _end(shell: "subprocess.Popen[bytes]") -> None:
