@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent, indent
 
+import psutil
 import pytest
 
 from examples.retrofit.__main__ import fill, old_service
@@ -103,10 +104,17 @@ def _end(shell: "subprocess.Popen[bytes]") -> None:
         os.killpg(shell.pid, signal.SIGTERM)
         shell.wait()
         give_up = time.monotonic() + PATIENCE
-        while time.monotonic() < give_up:
-            os.killpg(shell.pid, 0)
+        while _lives(shell.pid) and time.monotonic() < give_up:
             time.sleep(0.05)
         os.killpg(shell.pid, signal.SIGKILL)
+
+
+def _lives(group: int) -> bool:
+    for one in psutil.process_iter(["status"]):
+        with suppress(ProcessLookupError):
+            if os.getpgid(one.pid) == group and one.info["status"] != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 def _pattern(lines: tuple[str, ...]) -> str:
