@@ -30,7 +30,7 @@ def once(here: Stage, night: str) -> None:
 
 def zombie(here: Stage, night: str) -> None:
     """The first one is paused in the midst of its work, for longer than its lease lasts."""
-    with here.refusals(LOCK, 2), job(here, "machine-a", night, work=3) as first:
+    with here.refusals(LOCK, 2), job(here, "machine-a", night, work=5) as first:
         first.hear("working")
         first.pause()
         say(f"machine-a stands still (SIGSTOP). Its lease runs out after {here.ttl:g} s.")

@@ -27,7 +27,7 @@ def main() -> None:
 
 def zombie(here: Stage) -> None:
     """The first compactor is paused when it has read the table, for longer than its lease lasts."""
-    with job(here, "compactor-a", "compact", work=3) as first:
+    with job(here, "compactor-a", "compact", work=5) as first:
         first.hear("compacting")
         first.pause()
         say(f"compactor-a stands still (SIGSTOP). Its lease runs out after {here.ttl:g} s.")

@@ -28,7 +28,7 @@ def once(here: Stage) -> None:
 
 def zombie(here: Stage) -> None:
     """The leader is paused, for longer than its lease lasts, between its file and its row."""
-    with here.refusals(LOCK), worker(here, "worker-a", work=3) as first:
+    with here.refusals(LOCK), worker(here, "worker-a", work=5) as first:
         first.hear("publishing")
         first.pause()
         say(f"worker-a stands still (SIGSTOP). Its lease runs out after {here.ttl:g} s.")

@@ -45,17 +45,17 @@ def test_one_of_three_machines_does_the_work_of_the_night() -> None:
             daemon = subprocess.Popen((*ALONE, "sh", "-c", DAEMON.format(crontab=shlex.quote(str(crontab)))))
             try:
                 # It begins with the next minute.
-                demo.wait_for(lambda: said.exists() and said.read_text().count("exit ") == 3)
+                demo.wait_for(lambda: said.exists() and said.read_text().count("exit ") >= 3)
             finally:
                 daemon.kill()
                 daemon.wait()
             rows = httpx.get(f"http://127.0.0.1:{port}/v1/tables/runs", timeout=PATIENCE).json()
             assert demo.stop() == 0
         told = said.read_text()
-    # A machine that is late finds no lock held, but the row.
+    # A machine that is late finds no lock held, but the row. So does the next minute, on a slow machine.
     assert told.count("working") == told.count("done\n") == len(rows) == 1, told
-    assert told.count("is held by") + told.count("has done the night") == 2, told
-    assert told.count("exit 0\n") == 3, told
+    assert told.count("is held by") + told.count("has done the night") >= 2, told
+    assert told.count("exit 0\n") == told.count("exit ") >= 3, told
 
 
 def three_machines(demo: str, directory: Path) -> str:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 
 from tests import ROOT
 from tests.guides.test_pages import GUIDES, PROGRAMS, over_tls, play
-from tests.processes import free_port
+from tests.processes import PATIENCE, free_port
 from tests.stores.processes import wait_until
 
 HIERARCHIES = (Path("/sys/fs/cgroup/systemd"), Path("/sys/fs/cgroup/unified"))
@@ -77,9 +78,17 @@ def systemd(given: Path) -> Iterator[tuple[str, ...]]:
         boot.kill()
         boot.wait()
         for hierarchy in HIERARCHIES:
-            for folder, _, _ in os.walk(hierarchy / name, topdown=False):
-                with suppress(OSError):  # a process that ends just now
-                    Path(folder).rmdir()
+            remove(hierarchy / name)
+
+
+def remove(group: Path) -> None:
+    """Remove a group and those below it. A killed process is in its group until it has ended."""
+    give_up = time.monotonic() + PATIENCE
+    while group.exists() and time.monotonic() < give_up:
+        for folder, _, _ in os.walk(group, topdown=False):
+            with suppress(OSError):
+                Path(folder).rmdir()
+        time.sleep(0.05)
 
 
 @pytest.mark.nightly
