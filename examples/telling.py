@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from typing import Any
 
 import boto3
 import httpx
+
+from gateway.demo import embedded
 
 API_KEY, ACCESS_KEY, SECRET_KEY = "demo-key", "demo", "demo-secret"
 """The caller of ``gateway demo``."""
@@ -27,9 +30,10 @@ _PROCESS = re.compile(r"process (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The gateway of an example. ``ttl``: seconds that a lease lasts without a renewal."""
+    """The gateway of an example, and the database behind it. ``ttl``: seconds that a lease lasts without a renewal."""
 
     url: str
+    database: str
     zombie: bool
     ttl: float
 
@@ -49,13 +53,35 @@ class Stage:
             aws_secret_access_key=SECRET_KEY,
         )
 
-    def refusals(self, resource: str, number: int = 1) -> None:
-        """Show what is on record of the last refused writes under this lock, oldest first."""
+    def content(self, key: str) -> str:
+        """Return an object of the bucket, as text."""
+        body: bytes = self.s3().get_object(Bucket="reports", Key=key)["Body"].read()
+        return body.decode().strip()
+
+    @contextmanager
+    def refusals(self, resource: str, number: int = 1) -> Iterator[None]:
+        """Show what is on record of so many writes that are refused meanwhile under this lock, oldest first.
+
+        The gateway reads the refusals of a guard from the database, within a second.
+        """
+
+        def listed() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = self.get("/v1/rejections", resource=resource, limit=100)["rejections"]
+            return found
+
+        before = {one["id"] for one in listed()}
+        yield
+        give_up = time.monotonic() + 30
+        while len(new := [one for one in listed() if one["id"] not in before]) < number:
+            if time.monotonic() > give_up:
+                raise SystemExit(f"{len(new)} refused writes are on record, and not {number}.")
+            time.sleep(0.1)
         say(f"On record (GET /v1/rejections?resource={resource}):")
-        records = self.get("/v1/rejections", resource=resource, limit=number)["rejections"]
-        for one in sorted(records, key=lambda one: one["at"]):
+        for one in sorted(new, key=lambda one: one["at"]):
             who = f"{one['holder'] or one['caller']}, token {one['token']}"
-            say(f"  {one['method']} {one['target']} by {who}: refused, {one['raised_by']} held {one['fence']}")
+            # A guard tells of a table alone.
+            written = f"{one['method']} {one['target']}" if one["method"] else one["target"]
+            say(f"  {written} by {who}: refused, {one['raised_by']} held {one['fence']}")
 
 
 @dataclass(slots=True)
@@ -87,16 +113,17 @@ class Machine:
         if self._job:
             os.killpg(self._job, signal.SIGSTOP)
 
-    def stopped(self) -> None:
-        """Wait until it has stopped itself."""
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
-
     def resume_job(self) -> None:
         """Let the job go on, a moment before `gateway run`, which would stop it."""
         os.killpg(self._job, signal.SIGCONT)
 
     def resume(self) -> None:
         os.kill(self.process.pid, signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Tell it to end, and wait for that."""
+        self.process.terminate()
+        self.end()
 
     def kill(self) -> None:
         """Leave nothing behind, whatever has gone wrong."""
@@ -120,10 +147,10 @@ class Machine:
 @contextmanager
 def machine(stage: Stage, name: str, command: list[str], **environment: str) -> Iterator[Machine]:
     """Start a machine; whatever of it is still there at the end is killed."""
-    known = {"GATEWAY_URL": stage.url, "GATEWAY_API_KEY": API_KEY, "MACHINE": name, "PYTHONUNBUFFERED": "1"}
+    known = {"GATEWAY_URL": stage.url, "GATEWAY_API_KEY": API_KEY, "GATEWAY_POSTGRES": stage.database, "MACHINE": name}
     process = subprocess.Popen(
         command,
-        env={**_with_our_programs(os.environ), **known, **environment},
+        env={**_with_our_programs(os.environ), **known, "PYTHONUNBUFFERED": "1", **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -141,9 +168,12 @@ def stage(description: str | None) -> Stage:
     """Read the command line, and see whether the gateway is there."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--zombie", action="store_true", help="pause the holder past its lease, and wake it up again")
-    parser.add_argument("--ttl", type=float, default=2, metavar="SECONDS", help="how long a lease lasts (%(default)s)")
+    parser.add_argument("--ttl", type=float, default=6, metavar="SECONDS", help="how long a lease lasts (%(default)s)")
     given = parser.parse_args()
-    found = Stage(os.environ.get("GATEWAY_URL", "http://127.0.0.1:8080"), given.zombie, given.ttl)
+    missing = [name for name in ("GATEWAY_URL", "GATEWAY_POSTGRES") if name not in os.environ]
+    if missing:
+        raise SystemExit(f"No {' and no '.join(missing)}: paste the line with export that `gateway demo` prints.")
+    found = Stage(os.environ["GATEWAY_URL"], os.environ["GATEWAY_POSTGRES"], given.zombie, given.ttl)
     try:
         found.get("/v1/health")
     except httpx.HTTPError as error:
@@ -156,6 +186,6 @@ def say(line: str) -> None:
 
 
 def _with_our_programs(environment: Mapping[str, str]) -> dict[str, str]:
-    """``gateway`` and ``aws`` are found where this Python is, even if its environment was not activated."""
-    here = Path(sys.executable).parent
-    return {**environment, "PATH": f"{here}{os.pathsep}{environment.get('PATH', os.defpath)}"}
+    """``gateway``, ``aws`` and ``psql`` are found in the environment of this Python, even if it was not activated."""
+    ours = (str(Path(sys.executable).parent), str(Path(embedded.psql()).parent))
+    return {**environment, "PATH": os.pathsep.join((*ours, environment.get("PATH", os.defpath)))}

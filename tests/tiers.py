@@ -20,7 +20,6 @@ INSTALLED = tuple(
         "db/test_failover.py",
         "db/test_poolers.py",
         "deploy/test_systemd_unit.py",
-        "examples",
         "frameworks",
         "guard",
         "guides",

@@ -17,6 +17,7 @@ def main() -> None:
     (zombie if here.zombie else once)(here, night)
     row = here.get("/v1/tables/runs", job="eq.nightly", day=f"eq.{night}")[0]
     say(f"In the table: the night of {row['day']} was done by {row['machine']}.")
+    say(f"In the bucket: {here.content(f'jobs/nightly/{night}.txt')}.")
 
 
 def once(here: Stage, night: str) -> None:
@@ -29,7 +30,7 @@ def once(here: Stage, night: str) -> None:
 
 def zombie(here: Stage, night: str) -> None:
     """The first one is paused in the midst of its work, for longer than its lease lasts."""
-    with job(here, "machine-a", night, work=3) as first:
+    with here.refusals(LOCK, 2), job(here, "machine-a", night, work=5) as first:
         first.hear("working")
         first.pause()
         say(f"machine-a stands still (SIGSTOP). Its lease runs out after {here.ttl:g} s.")
@@ -37,14 +38,14 @@ def zombie(here: Stage, night: str) -> None:
             second.end()
         say("machine-a wakes up (SIGCONT), knows nothing, and writes.")
         first.resume_job()
-        first.hear("token-stale")
+        first.hear("StaleFencingToken")
+        first.hear("has been overtaken")
         first.resume()
         first.end()
-    here.refusals(LOCK)
 
 
 def job(here: Stage, name: str, night: str, wait: float = 0, work: float = 1) -> AbstractContextManager[Machine]:
-    options = ["--lock", LOCK, "--wait", f"{wait:g}", "--ttl", f"{here.ttl:g}", "--holder", name, "--pass-api-key"]
+    options = ["--lock", LOCK, "--wait", f"{wait:g}", "--ttl", f"{here.ttl:g}", "--holder", name]
     return machine(here, name, [*GATEWAY, "run", *options, "--", JOB], NIGHT=night, WORK=f"{work:g}")
 
 

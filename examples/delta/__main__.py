@@ -6,17 +6,18 @@ from pathlib import Path
 from examples.telling import GATEWAY, Machine, Stage, machine, say, stage
 
 LOCK = "dataset/visits"
-PYTHON = ".venv-tables/bin/python"
+PYTHON = Path(__file__).resolve().parents[2] / ".venv-tables/bin/python"
 
 
 def main() -> None:
     here = stage(__doc__)
-    if not Path(PYTHON).exists():
+    if not PYTHON.exists():
         raise SystemExit("Install the table formats first: make .venv-tables/.set-up")
     with job(here, "loader", "fill") as loader:
         loader.end()
     if here.zombie:
-        zombie(here)
+        with here.refusals(LOCK):
+            zombie(here)
     else:
         with job(here, "compactor-a", "compact") as only:
             only.end()
@@ -26,7 +27,7 @@ def main() -> None:
 
 def zombie(here: Stage) -> None:
     """The first compactor is paused when it has read the table, for longer than its lease lasts."""
-    with job(here, "compactor-a", "compact", work=3) as first:
+    with job(here, "compactor-a", "compact", work=5) as first:
         first.hear("compacting")
         first.pause()
         say(f"compactor-a stands still (SIGSTOP). Its lease runs out after {here.ttl:g} s.")
@@ -37,12 +38,11 @@ def zombie(here: Stage) -> None:
         first.hear("StaleFencingToken")
         first.resume()
         first.end()
-    here.refusals(LOCK)
 
 
 def job(here: Stage, name: str, program: str, wait: float = 30, work: float = 0) -> AbstractContextManager[Machine]:
     options = ["--lock", LOCK, "--wait", f"{wait:g}", "--ttl", f"{here.ttl:g}", "--holder", name]
-    command = [PYTHON, str(Path(__file__).parent / f"{program}.py")]
+    command = [str(PYTHON), str(Path(__file__).parent / f"{program}.py")]
     return machine(here, name, [*GATEWAY, "run", *options, "--", *command], WORK=f"{work:g}")
 
 

@@ -36,21 +36,23 @@ SAMPLE = (
        (id bigint PRIMARY KEY, owner text NOT NULL, balance bigint NOT NULL, note text)""",
     """INSERT INTO public.accounts (id, owner, balance)
        VALUES (1, 'ann', 100), (2, 'bob', 200), (3, 'eve', 300) ON CONFLICT DO NOTHING""",
-    """CREATE TABLE IF NOT EXISTS public.runs
-       (job text, day date, machine text NOT NULL, PRIMARY KEY (job, day))""",
-    """CREATE TABLE IF NOT EXISTS public.catalogue
-       (dataset text PRIMARY KEY, file text NOT NULL, rows bigint NOT NULL)""",
 )
 
-GUARDED = "public.orders"
+GUARDED = {"public.orders": "order/{id}", "public.runs": "job/{job}", "public.catalogue": "dataset/{dataset}"}
+"""The guarded tables, with the resources of their rows."""
+
 ROLE = "app"
-"""A role that writes the guarded table past the gateway."""
+"""A role that writes the guarded tables past the gateway."""
 
 GUARDED_SAMPLE = (
     "DO $$ BEGIN CREATE ROLE app LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$",
     "CREATE TABLE IF NOT EXISTS public.orders (id bigint PRIMARY KEY, state text NOT NULL, label text)",
     "INSERT INTO public.orders (id, state) VALUES (5, 'new'), (6, 'new') ON CONFLICT DO NOTHING",
-    "GRANT SELECT, INSERT, UPDATE, DELETE ON public.orders TO app",
+    """CREATE TABLE IF NOT EXISTS public.runs
+       (job text, day date, machine text NOT NULL, PRIMARY KEY (job, day))""",
+    """CREATE TABLE IF NOT EXISTS public.catalogue
+       (dataset text PRIMARY KEY, file text NOT NULL, rows bigint NOT NULL)""",
+    f"GRANT SELECT, INSERT, UPDATE, DELETE ON {', '.join(GUARDED)} TO app",
 )
 
 INTRODUCTION = Template("""The page with what was refused: $url/ui/
@@ -58,11 +60,12 @@ Paste the commands below into another terminal. Ctrl-C stops everything.
 
 The gateway is at $url. Behind it:
   table   public.accounts, rows 1 to 3     ($tables)
-  table   public.runs, public.catalogue    (for what is in examples/)
   table   public.orders, rows 5 and 6      (guarded: the role "app" writes it past the gateway, under a lock)
+  table   public.runs, public.catalogue    (guarded, too, and empty: for what is in examples/)
   bucket  $bucket                          (in memory, gone when this ends)
 The caller "demo" has the S3 keys demo / demo-secret and the API key demo-key. Tables can be used without a key.
-The database of the role "app": $database
+For examples/ and `gateway run`, with the database of the role "app":
+export GATEWAY_URL=$url GATEWAY_API_KEY=demo-key GATEWAY_POSTGRES=$database
 """)
 
 EPILOGUE = """
@@ -106,7 +109,8 @@ def run(port: int, data: Path | None, signals: serving.Signals, *, with_story: b
             console.print(EPILOGUE_KEPT.substitute(url=url, gateway=_beside("gateway")) if keep else EPILOGUE)
         if keep or not with_story:
             tables = "thrown away when this ends" if data is None else f"kept in {data}"
-            console.print(INTRODUCTION.substitute(url=url, tables=tables, bucket=BUCKET, database=database))
+            quoted = shlex.quote(database)
+            console.print(INTRODUCTION.substitute(url=url, tables=tables, bucket=BUCKET, database=quoted))
             print(commands(url, _next_token(dsn), database), flush=True)  # noqa: T201 - to be pasted as it stands
             threading.Event().wait()
     return told
@@ -134,11 +138,7 @@ def configuration(dsn: str, endpoint: str) -> Config:
             ],
             # One lock covers the row of an account and everything that is reported of it. The others: a job with its
             # runs and results, a data set with its files, and a producer with its events.
-            "tables": [
-                {"name": "public.runs", "resource": "job/{job}"},
-                {"name": "public.catalogue", "resource": "dataset/{dataset}"},
-                {"name": GUARDED, "resource": "order/{id}"},
-            ],
+            "tables": [{"name": name, "resource": resource} for name, resource in GUARDED.items()],
             "objects": [
                 {"match": f"{BUCKET}/accounts/{{id}}/**", "resource": "public.accounts/{id}"},
                 {"match": f"{BUCKET}/jobs/{{job}}/**", "resource": "job/{job}"},
@@ -196,7 +196,8 @@ async def _create_tables(config: DatabaseConfig) -> None:
         for statement in (*SAMPLE, *GUARDED_SAMPLE):
             await database.fetch(statement)
     # The demo has one superuser for everything, which the guard lets through.
-    await install(config, GuardRequest(GUARDED, role="postgres", grants=(ROLE,)))
+    for table in GUARDED:
+        await install(config, GuardRequest(table, role="postgres", grants=(ROLE,)))
 
 
 async def _write_incident(dsn: str) -> None:

@@ -149,8 +149,8 @@ def test_the_settings_of_the_page(java: JavaObjects, lock: Lock, large: Path) ->
     assert java.s3a("create", lock, lock.fenced(), large).error == ""
 
 
-def test_the_settings_of_the_example(java: JavaObjects, lock: Lock, large: Path) -> None:
-    text = (ROOT / "examples/credentials/spark-defaults.conf").read_text()
+def test_the_settings_of_spark(java: JavaObjects, lock: Lock, large: Path) -> None:
+    text = (ROOT / "docs/guides/lake.md").read_text()
     settings = dict(re.findall(r"^spark\.hadoop\.(\S+) +(\S+)$", text, re.MULTILINE))
     assert settings.pop("fs.s3a.endpoint") == "http://127.0.0.1:8080"
     assert len(settings) == 4

@@ -8,6 +8,7 @@ Debian, and versitygw.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -26,6 +27,7 @@ from botocore.config import Config as Settings
 
 from gateway.config import load
 from tests import ROOT
+from tests.guides.test_pages import PROGRAMS, over_tls
 from tests.processes import free_port
 from tests.stores.versitygw import MODULE
 
@@ -392,6 +394,56 @@ def unpacked(machine: Engine, image: str) -> Iterator[Path]:
             machine.run("rm", container)
         shutil.unpack_archive(archive, root, filter="tar")
         yield root
+
+
+CONFIGURATION = """
+[server]
+listen = "0.0.0.0:{port}"
+
+[postgres]
+dsn_file = "/run/secrets/dsn"
+"""
+
+
+@pytest.mark.skipif(not PROGRAMS, reason="no PostgreSQL of the system, and the embedded one answers at a socket alone")
+def test_the_commands_of_the_guide(machine: Engine, image: str) -> None:
+    """They run as they are, but in the network of the host: the daemon of a test has no other."""
+    page = (ROOT / "docs/guides/containers.md").read_text()
+    (commands,) = re.findall(r"## Running it\n\n```sh\n(.*?)```", page, re.DOTALL)
+    name, port = f"fencing-test-{os.getpid()}", free_port()
+    here = {
+        "docker run": f"{machine.client} run --network host",
+        "--name gateway --publish 8080:8080": f"--name {name}",
+        " fencing-gateway": f" {image}",
+    }
+    for shown, ours in here.items():
+        assert shown in commands
+        commands = commands.replace(shown, ours)
+    with tempfile.TemporaryDirectory(prefix="guide-", dir="/tmp") as folder:
+        directory = Path(folder)
+        with over_tls(directory, PROGRAMS[-1].parent) as variables:
+            (directory / "gateway.toml").write_text(CONFIGURATION.format(port=port))
+            (directory / "secrets").mkdir()
+            (directory / "secrets/dsn").write_text(variables["DATABASE"])
+            owner = variables["DATABASE"].replace("gateway@", "owner@")
+            environment = {**machine.environment, "OWNER": owner}
+            try:
+                subprocess.run(["bash", "-euc", commands], cwd=directory, env=environment, check=True, timeout=LONG)
+                give_up = time.monotonic() + PATIENCE
+                while not ready(port):
+                    assert time.monotonic() < give_up, machine.run("logs", name).stderr
+                    time.sleep(0.1)
+                machine.run("stop", name)
+                assert json.loads(machine.run("inspect", name).stdout)[0]["State"]["ExitCode"] == 0
+            finally:
+                machine.run("rm", "--force", name, check=False)
+
+
+def ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=PATIENCE).status_code == 204
+    except httpx.TransportError:
+        return False
 
 
 def test_the_image_has_what_it_says_and_no_more(machine: Engine, image: str) -> None:

@@ -12,19 +12,24 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, indent
 
+import psutil
 import pytest
 
 from examples.retrofit.__main__ import fill, old_service
 from gateway.demo import embedded
 from tests import ROOT
 from tests.certificate_authority import SERVER, Authority
+from tests.clients import formats
 from tests.processes import PATIENCE, free_port
+from tests.sources import servers
+from tests.sources.conftest import started
 
 _BLOCK = re.compile(
     r"^ *<!-- (run|refused): (\S+) -->\n *```sh\n(.*?)^ *```\n(?:\n *```text\n(.*?)^ *```\n)?", re.MULTILINE | re.DOTALL
@@ -52,8 +57,11 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
-def play(page: Path, directory: Path, variables: Mapping[str, str], port: int) -> None:
-    """Run the blocks of a page in ``directory``. ``port`` stands for 8080. All processes that it starts are ended."""
+def play(page: Path, directory: Path, variables: Mapping[str, str], port: int, *within: str) -> None:
+    """Run the blocks of a page in ``directory``. ``port`` stands for 8080. All processes that it starts are ended.
+
+    ``within``: a command that runs the shell elsewhere.
+    """
     listed = blocks(page)
     (directory / "examples").symlink_to(ROOT / "examples")
     script = "".join(f"{block.commands}printf '{_END}%s{_END}' $?\n" for block in listed).replace("8080", str(port))
@@ -66,7 +74,7 @@ def play(page: Path, directory: Path, variables: Mapping[str, str], port: int) -
     said = directory / "said"
     with said.open("wb") as output:
         process = subprocess.Popen(
-            ["bash", "-u", "-c", script],
+            [*within, "bash", "-u", "-c", script],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -80,16 +88,33 @@ def play(page: Path, directory: Path, variables: Mapping[str, str], port: int) -
     except subprocess.TimeoutExpired:
         pytest.fail(f"the page does not end:\n{said.read_text()}")
     finally:
-        # The gateway of the page is in the group of the shell; what it served is over.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _end(process)
     output_of_all = said.read_text()
     *parts, _ = output_of_all.split(_END)
     assert len(parts) == 2 * len(listed), output_of_all
     for block, answer, status in zip(listed, parts[::2], parts[1::2], strict=True):
         assert (status != "0") is block.refused, f"{block.name}: {status}\n{answer}"
-        assert re.search(_pattern(block.shown), answer, re.MULTILINE | re.DOTALL), f"{block.name} said\n{answer}"
+        shown = tuple(line.replace("8080", str(port)) for line in block.shown)
+        assert re.search(_pattern(shown), answer, re.MULTILINE | re.DOTALL), f"{block.name} said\n{answer}"
+
+
+def _end(shell: "subprocess.Popen[bytes]") -> None:
+    """End the group of the shell. A demo stops its database first, which is in no group of ours."""
+    with suppress(ProcessLookupError):
+        os.killpg(shell.pid, signal.SIGTERM)
+        shell.wait()
+        give_up = time.monotonic() + PATIENCE
+        while _lives(shell.pid) and time.monotonic() < give_up:
+            time.sleep(0.05)
+        os.killpg(shell.pid, signal.SIGKILL)
+
+
+def _lives(group: int) -> bool:
+    for one in psutil.process_iter(["status"]):
+        with suppress(ProcessLookupError):
+            if os.getpgid(one.pid) == group and one.info["status"] != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 def _pattern(lines: tuple[str, ...]) -> str:
@@ -118,6 +143,38 @@ def test_every_command_in_order(page: str) -> None:
             # The example's file has the port of the page, and this test another one.
             more = {"PATH": programs, "GATEWAY_SERVER__LISTEN": f"127.0.0.1:{port}"}
             play(GUIDES / f"{page}.md", work, {**variables, **more}, port)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("page", ["cron", "leader-election"])
+def test_every_command_with_a_demo_in_order(page: str) -> None:
+    with_a_demo(page)
+
+
+@pytest.mark.installed
+def test_every_command_of_the_lake_in_order() -> None:
+    formats.python()
+    with_a_demo("lake")
+
+
+@pytest.mark.installed
+def test_every_command_of_leaders_in_order_where_etcd_elects_them(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        etcd = started(lambda: servers.etcd(tmp_path), stack)
+        with_a_demo("leader-election", ETCD=f"http://{etcd.address}")
+
+
+def with_a_demo(page: str, **variables: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="guide-", dir="/tmp") as name:
+        work = Path(name) / "work"
+        work.mkdir()
+        play(GUIDES / f"{page}.md", work, {"TMPDIR": name, **variables}, free_port())
+
+
+def test_the_loop_that_is_shown_is_that_of_the_worker() -> None:
+    page = (GUIDES / "leader-election.md").read_text()
+    (shown,) = re.findall(r"^ *```python\n(.*?)^ *```$", page, re.MULTILINE | re.DOTALL)
+    assert indent(dedent(shown), "    ") in (ROOT / "examples/worker/worker.py").read_text()
 
 
 def test_the_rules_that_are_shown_are_those_of_the_example() -> None:
