@@ -70,6 +70,11 @@ class Hold:
         return str(Token(self.state.epoch if held.epoch is None else held.epoch, held.value))
 
     @property
+    def has_gateway(self) -> bool:
+        """Whether there is one. A database alone fences writes of guarded tables, and no requests."""
+        return bool(self.state.endpoint.url)
+
+    @property
     def sequencer(self) -> str | None:
         """The signed form of the token, where the lock service has one."""
         return self._kept.held.sequencer

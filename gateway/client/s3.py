@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from gateway.client import api
 from gateway.client.api import Api, said
-from gateway.client.errors import Refused, needs
+from gateway.client.errors import Refused, needs, needs_gateway
 from gateway.client.http import FENCED, Shown, note, origin
 
 Read: TypeAlias = Literal["own", "all"] | Sequence[str]
@@ -57,9 +57,10 @@ async def issue_credentials(
 
 
 def aws_environment(headers: dict[str, str], url: str, keys: Credentials | None) -> dict[str, str]:
-    """Return the environment of a command: the lock, the gateway, and with ``keys`` the variables of AWS' tools."""
+    """Return the environment of a command: the lock, its gateway, and with ``keys`` the variables of AWS' tools."""
     variables = {name.upper().replace("-", "_"): value for name, value in headers.items()}
-    variables["GATEWAY_URL"] = url
+    if url:
+        variables["GATEWAY_URL"] = url
     if keys is not None:
         variables |= keys.environment()
         variables |= {"AWS_ENDPOINT_URL": url, "AWS_ENDPOINT_URL_S3": url}
@@ -75,9 +76,10 @@ Certificate: TypeAlias = str | tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address and the keys of S3 clients. ``authority``: the path of a CA bundle, None for the system's.
+    """The address and the keys of S3 clients. ``url`` is empty without a gateway.
 
-    ``certificate``: the path of a client certificate with its key, or one path for each.
+    ``authority``: the path of a CA bundle, None for the system's. ``certificate``: the path of a client certificate
+    with its key, or one path for each.
     """
 
     url: str
@@ -93,7 +95,9 @@ class Endpoint:
         return _PATH_STYLE if self.certificate is None else {**_PATH_STYLE, "client_cert": self.certificate}
 
     def settings(self) -> dict[str, Any]:
-        """Return the arguments of every S3 client. Raise ``Refused`` without keys."""
+        """Return the arguments of every S3 client. Raise ``Refused`` without keys or a gateway."""
+        if not self.url:
+            raise needs_gateway()
         if self.access_key_id is None or self.secret_access_key is None:
             raise Refused(
                 "There are no S3 keys to sign with.",
