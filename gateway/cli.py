@@ -501,7 +501,7 @@ def run(  # noqa: PLR0913 - an option is an argument
             "--url: there is no address of a gateway.",
             advice="Or set GATEWAY_URL. For one Postgres without a gateway, set --postgres.",
         )
-    if is_gateway(address):
+    if url and is_gateway(url):
         key = api_key(api_key_file)
     else:
         key, postgres = api_key_if_any(api_key_file) or "", postgres or address
