@@ -14,9 +14,9 @@ import math
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, LiteralString
+from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from gateway.client.api import Retries, make
 from gateway.client.cancellation import whole
@@ -37,8 +37,6 @@ class _Locks(LockService[H]):
     """Locks of a database. All statements use one connection, and each is a transaction of its own."""
 
     service = "Postgres"
-    read_committed: ClassVar[bool] = False
-    """Whether the statements need that isolation, whatever the database's default is."""
 
     def __init__(self, url: str, poll: float, timeout: float, clock: Clock) -> None:
         super().__init__(clock)
@@ -69,9 +67,8 @@ class _Locks(LockService[H]):
                 async with asyncio.timeout(self._timeout), self._turn:
                     if self._connection is None or self._connection.closed:
                         self._connection = await self._connect()
-                    async with self._connection.transaction() if self.read_committed else nullcontext():
-                        cursor = await self._connection.execute(statement, values)
-                        return await cursor.fetchone() if cursor.description else None
+                    cursor = await self._execute(self._connection, statement, values)
+                    return await cursor.fetchone() if cursor.description else None
             except (self._psycopg.OperationalError, TimeoutError):
                 await self._disconnect()
                 raise
@@ -88,8 +85,12 @@ class _Locks(LockService[H]):
             if any(words in said for words in _NOT_LET_IN):
                 raise Refused(f"Postgres does not let us in: {said}", status=401) from error
             raise
-        await made.set_isolation_level(self._psycopg.IsolationLevel.READ_COMMITTED)  # of its ``transaction``s
         return made
+
+    async def _execute(
+        self, connection: "psycopg.AsyncConnection[Any]", statement: "LiteralString | Composed", values: dict[str, Any]
+    ) -> "psycopg.AsyncCursor[Any]":
+        return await connection.execute(statement, values)
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -117,6 +118,8 @@ class _Locks(LockService[H]):
 
 # The locks of the lease service, in the database itself --------------------------------------------------------------
 
+# Whatever the database's default is.
+_ISOLATION: Final = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;"
 _ASK: Final = """
 SELECT outcome, lease, token, expires_in, held_by
 FROM fencing.acquire(%(resource)s, %(holder)s, %(ttl)s, %(request)s, %(mode)s, %(wait)s)
@@ -125,12 +128,12 @@ _KEEP: Final = "SELECT fencing.renew(%(resource)s, %(lease)s, %(ttl)s)"
 _END: Final = "SELECT fencing.release(%(resource)s, %(holder)s, %(request)s)"
 # A barrier survives a crash of the server, whatever the database's default is.
 _BARRIER: Final = """
+SET LOCAL lock_timeout = %(timeout)s;
 SELECT fencing.hold(%(resource)s, %(token)s, %(holder)s), (
     SELECT set_config('synchronous_commit', 'on', true)
     WHERE current_setting('synchronous_commit') IN ('off', 'local')
 )
 """
-_PATIENCE: Final = "SELECT set_config('lock_timeout', %(milliseconds)s, true)"
 
 SHORTEST_TIMEOUT, LONGEST_TIMEOUT = 2.0, 60.0
 """Seconds for which an acquire is tried again while the database cannot be reached."""
@@ -154,7 +157,6 @@ class DatabaseLeases(_Locks[LeaseHandle]):
     """
 
     handles = LeaseHandle
-    read_committed = True
     shares = True
     queues = True
 
@@ -167,16 +169,11 @@ class DatabaseLeases(_Locks[LeaseHandle]):
         It waits for transactions of older holders, on a connection of its own: renewals must not wait with it.
         Raises ``Unavailable`` if they last too long, and ``Stale``.
         """
-        values = {"resource": held.resource, "token": token, "holder": holder}
+        values = {"resource": held.resource, "token": token, "holder": holder, "timeout": f"{1000 * self._timeout:.0f}"}
         with self._translated():
             # The server gives up first, and says for what it has waited.
-            async with (
-                asyncio.timeout(2 * self._timeout),
-                await self._connect() as connection,
-                connection.transaction(),
-            ):
-                await connection.execute(_PATIENCE, {"milliseconds": f"{1000 * self._timeout:.0f}"})
-                await connection.execute(_BARRIER, values)
+            async with asyncio.timeout(2 * self._timeout), await self._connect() as connection:
+                await self._execute(connection, _BARRIER, values)
 
     async def holds(self, held: Held) -> bool:
         return await self._keep(held, self._handle(held), None) is not None
@@ -207,6 +204,16 @@ class DatabaseLeases(_Locks[LeaseHandle]):
             # The holder shares the lock. To wait for it alone would be to wait for itself.
             raise refused
         return refused
+
+    async def _execute(
+        self, connection: "psycopg.AsyncConnection[Any]", statement: "LiteralString | Composed", values: dict[str, Any]
+    ) -> "psycopg.AsyncCursor[Any]":
+        """Run one transaction in one message: a client that is paused must not keep rows locked meanwhile."""
+        cursor: psycopg.AsyncCursor[Any] = self._psycopg.AsyncClientCursor(connection)
+        await cursor.execute(self._psycopg.sql.SQL(_ISOLATION) + self._psycopg.sql.SQL(statement), values)
+        while cursor.nextset():
+            pass
+        return cursor
 
     async def _keep(self, held: Held, handle: LeaseHandle, ttl: float | None) -> float | None:
         row = await self._run(_KEEP, resource=held.resource, lease=handle.lease, ttl=ttl)

@@ -18,6 +18,7 @@ from gateway.client.postgres import DatabaseLeases
 from gateway.client.sqlalchemy import fenced
 from gateway.db import rights
 from tests.guard.stage import Session, Stage, hold, refused, session
+from tests.postgres_relay import Relay, relay
 from tests.running import API_KEY, running
 from tests.tiers import first
 from tests.waiting import PATIENCE, waiting
@@ -238,6 +239,42 @@ async def test_a_transaction_that_stays_open_is_told(guarded: Stage, app: Sessio
     await source.release(held)
     assert not await source.holds(held)
     await source.aclose()
+
+
+class Paused(Relay):
+    """The path of a client that is paused once it has sent a message: it sends and hears nothing until the path ends."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn)
+        self.closed = asyncio.Event()
+
+    async def _requests(self, client: asyncio.StreamReader, requests: asyncio.StreamWriter) -> None:
+        while (sent := await client.read(65536)) and not self._broken:
+            self._broken = bool(self.losing and self.losing in sent)
+            requests.write(sent)
+        await self.closed.wait()
+        requests.close()
+
+    async def _answers(self, server: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        while (answer := await server.read(65536)) and not self._broken:
+            answers.write(answer)
+        await self.closed.wait()
+        answers.close()
+
+
+@pytest.mark.parametrize("step", first([b"fencing.acquire", b"fencing.hold"]))
+async def test_a_client_that_is_paused_at_any_step_keeps_no_row_locked(guarded: Stage, step: bytes) -> None:
+    async with relay(guarded.app, Paused) as path:
+        path.losing = step
+        async with FencedClient(path.url) as paused, FencedClient(guarded.app) as other:
+            entering = asyncio.create_task(paused.lock("order/5", ttl=0.5).__aenter__())
+            await until(guarded, "SELECT count(*) = 1 FROM fencing.lease")
+            async with asyncio.timeout(PATIENCE), other.lock("order/5") as lock:
+                await by_psycopg(guarded.app, lock, "other")
+            path.closed.set()
+            entering.cancel()
+            await asyncio.gather(entering, return_exceptions=True)
+    assert await states(guarded) == {"other"}
 
 
 @pytest.mark.thorough
