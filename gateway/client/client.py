@@ -34,8 +34,8 @@ LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
 class FencedClient:
     """One gateway, for asyncio. Make one in each event loop, and close it: ``async with``, or ``aclose``.
 
-    ``url``: the gateway's. A connection string of libpq in its place means that database alone, for writers of guarded
-    tables: it has the locks, the barrier and the fences (docs/sdk.md). Then only ``holder`` and ``clock`` count.
+    ``url``: the gateway's. A connection string of libpq in its place means a database without a gateway, for writers of
+    guarded tables (docs/sdk.md). Then only ``holder`` and ``clock`` count of the rest.
 
     ``api_key`` is for locks, tables and the API; ``access_key_id`` and ``secret_access_key`` are for S3. ``holder``:
     the beginning of this program's holder names, by which others see its locks. By default it has the program, the

@@ -25,7 +25,7 @@ from gateway.fencing.token import Token
 if TYPE_CHECKING:
     import psycopg
     from postgrest import AsyncPostgrestClient
-
+    from types_aiobotocore_s3.client import S3Client as AsyncS3Client
 
 OnLoss: TypeAlias = Literal["cancel", "tell"]
 
@@ -77,10 +77,10 @@ class Lock(Hold):
             self._postgrest = http.async_postgrest_client(self._client(), self.state.api.url)
         return self._postgrest
 
-    def s3(self, **config: Any) -> AbstractAsyncContextManager[Any]:
+    def s3(self, **config: Any) -> "AbstractAsyncContextManager[AsyncS3Client]":
         """``async with lock.s3() as s3``: an aiobotocore client; ``config`` is for its Config.
 
-        Needs the extra ``client``.
+        Needs the extra ``client``. Its type is that of types-aiobotocore, where that is installed.
         """
         return s3.aiobotocore_client(self, self.state.endpoint, config)
 

@@ -118,7 +118,7 @@ class _Locks(LockService[H]):
 
 # The locks of the lease service, in the database itself --------------------------------------------------------------
 
-# Whatever the database's default is.
+# The database may have another default.
 _ISOLATION: Final = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;"
 _ASK: Final = """
 SELECT outcome, lease, token, expires_in, held_by

@@ -7,13 +7,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import quote
 
 from gateway.client import api
 from gateway.client.api import Api, said
 from gateway.client.errors import Refused, needs, needs_gateway
 from gateway.client.http import FENCED, Shown, note, origin
+
+if TYPE_CHECKING:
+    # The types of boto3-stubs and types-aiobotocore. Without them, clients are Any.
+    from mypy_boto3_s3.client import S3Client
+    from types_aiobotocore_s3.client import S3Client as AsyncS3Client
 
 Read: TypeAlias = Literal["own", "all"] | Sequence[str]
 """The reads of temporary keys: what they write; every bucket; or what they write and what these patterns cover."""
@@ -115,7 +120,7 @@ class Endpoint:
         }
 
 
-def boto3_client(hold: Shown, endpoint: Endpoint, settings: dict[str, Any]) -> Any:
+def boto3_client(hold: Shown, endpoint: Endpoint, settings: dict[str, Any]) -> "S3Client":
     """Return a boto3 client. ``settings`` are more arguments of botocore's Config."""
     made = endpoint.settings()
     with needs("client"):
@@ -124,13 +129,15 @@ def boto3_client(hold: Shown, endpoint: Endpoint, settings: dict[str, Any]) -> A
         session = _boto3_session()
     config = Config(**endpoint.config).merge(Config(**settings))
     with _ONE_AT_A_TIME:  # a session makes no two clients at once
-        client = session.client("s3", config=config, **made)
+        client: S3Client = session.client("s3", config=config, **made)
     attach(client, hold, endpoint.url)
     return client
 
 
 @asynccontextmanager
-async def aiobotocore_client(hold: Shown, endpoint: Endpoint, settings: dict[str, Any]) -> AsyncIterator[Any]:
+async def aiobotocore_client(
+    hold: Shown, endpoint: Endpoint, settings: dict[str, Any]
+) -> "AsyncIterator[AsyncS3Client]":
     """Return an aiobotocore client, closed on exit."""
     made = endpoint.settings()
     with needs("client"):

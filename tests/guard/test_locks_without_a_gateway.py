@@ -1,6 +1,10 @@
 """Locks of a database alone: jobs acquire, write and are overtaken with no gateway, and go on when one is added."""
 
 import asyncio
+import os
+import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -17,6 +21,7 @@ from gateway.client.hold import Hold
 from gateway.client.postgres import DatabaseLeases
 from gateway.client.sqlalchemy import fenced
 from gateway.db import rights
+from tests import ROOT
 from tests.guard.stage import Session, Stage, hold, refused, session
 from tests.postgres_relay import Relay, relay
 from tests.running import API_KEY, running
@@ -142,6 +147,24 @@ async def test_a_gateway_is_added_and_the_job_stays_as_it_is(guarded: Stage, ori
     assert len(await guarded.rows(kinds)) == 8, "each lock and its release are on record"
 
 
+SNIPPET = re.compile(r"^<!-- run: database -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.thorough
+async def test_the_job_of_the_documentation_is_that_job(guarded: Stage, origin: str) -> None:
+    (code,) = SNIPPET.findall((ROOT / "docs/sdk.md").read_text())
+    code = code.replace("app@localhost/shop", guarded.app.removeprefix("postgresql://"))
+    for number, more in enumerate(({}, {"GATEWAY_URL": origin, "GATEWAY_API_KEY": API_KEY}), 1):
+        await asyncio.to_thread(run_program, code, more)
+        assert await guarded.rows("SELECT value FROM fencing.fence") == [(number,)]
+        assert await states(guarded) == {"sent"}
+
+
+def run_program(code: str, more: dict[str, str]) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
+    subprocess.run([sys.executable, "-W", "error", "-c", code], env={**kept, **more}, timeout=PATIENCE, check=True)
+
+
 async def test_holders_of_both_ways_exclude_each_other_and_wait_in_one_queue(guarded: Stage, origin: str) -> None:
     order: list[str] = []
 
@@ -242,7 +265,7 @@ async def test_a_transaction_that_stays_open_is_told(guarded: Stage, app: Sessio
 
 
 class Paused(Relay):
-    """The path of a client that is paused once it has sent a message: it sends and hears nothing until the path ends."""
+    """The path of a client that is paused once it has sent a message: it sends and hears nothing until its end."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn)
@@ -265,6 +288,7 @@ class Paused(Relay):
 @pytest.mark.parametrize("step", first([b"fencing.acquire", b"fencing.hold"]))
 async def test_a_client_that_is_paused_at_any_step_keeps_no_row_locked(guarded: Stage, step: bytes) -> None:
     async with relay(guarded.app, Paused) as path:
+        assert isinstance(path, Paused)
         path.losing = step
         async with FencedClient(path.url) as paused, FencedClient(guarded.app) as other:
             entering = asyncio.create_task(paused.lock("order/5", ttl=0.5).__aenter__())
@@ -313,7 +337,7 @@ async def test_what_needs_a_gateway_says_so(guarded: Stage) -> None:
                     await use()
 
 
-# What the functions let a role do ------------------------------------------------------------------------------------
+# Rights of a role ----------------------------------------------------------------------------------------------------
 
 
 async def acquired(opened: Session, request: str) -> dict[str, Any]:

@@ -2,15 +2,15 @@
 -- same functions (leases.sql). So holders of both ways exclude each other, and tokens go on growing when a gateway is added.
 --
 -- These functions run with the rights of their owner, as fencing.hold does. The caller of a lease is the role of the
--- session, so a role renews and ends its own leases only. A token is on disk before a session learns it.
+-- session, so a role renews and ends its own leases only.
 
 -- Ask for a lock. Idempotent: a holder has one lease, one place in the queue, and one token.
 -- Takes the lock, a name of the holder, seconds of TTL, a name of the request, the mode, and whether to wait in the queue.
 -- A session that waits asks again; after five seconds without a question it loses its place.
--- Returns `outcome`: granted, with the id of the lease, its token and the seconds it lasts; otherwise upgrade,
--- exhausted, waiting or held, as acquire_v1 does, with the holder that is in the way and the seconds its lease lasts.
--- Raises FN400 for a name, TTL or mode that no lease has, FN409 in a transaction whose snapshot does not move, and FN503
--- if the database was not opened.
+-- Returns `outcome` as acquire_v1 does: granted, with the id of the lease, its token and the seconds it lasts. Otherwise
+-- it is upgrade, exhausted, waiting or held, with the holder that is in the way and the seconds of its lease.
+-- Raises FN400 for a name, TTL or mode that no lease has. Raises FN409 in a transaction whose snapshot does not move, and
+-- FN503 if the database was not opened. A token counts once the transaction has committed.
 CREATE FUNCTION fencing.acquire(
     resource text, holder text, ttl double precision, request text, mode text DEFAULT 'exclusive',
     wait boolean DEFAULT false,
