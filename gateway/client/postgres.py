@@ -51,6 +51,7 @@ class _Locks(LockService[H]):
         self._turn = asyncio.Lock()
         self._process = os.getpid()
         self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._inherited: psycopg.AsyncConnection[Any] | None = None
 
     async def aclose(self) -> None:
         await self._disconnect()
@@ -60,8 +61,9 @@ class _Locks(LockService[H]):
     async def _run(self, statement: "LiteralString | Composed", **values: object) -> tuple[Any, ...] | None:
         """One statement, which is its own transaction; its only row, if it has one."""
         if self._process != os.getpid():
-            # A fork copies the parent's connection, and must not use it. psycopg closes it in its own process only.
-            self._process, self._connection, self._turn = os.getpid(), None, asyncio.Lock()
+            # A fork copies the parent's connection, and must not use it or close it.
+            self._process, self._inherited, self._connection = os.getpid(), self._connection, None
+            self._turn = asyncio.Lock()
         with self._translated():
             try:
                 async with asyncio.timeout(self._timeout), self._turn:
