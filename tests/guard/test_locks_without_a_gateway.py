@@ -136,6 +136,7 @@ async def job(address: str, dsn: str, state: str) -> str:
         return lock.token
 
 
+@pytest.mark.thorough
 async def test_a_gateway_is_added_and_the_job_stays_as_it_is(guarded: Stage, origin: str) -> None:
     tokens = [
         int(await job(address, guarded.app, state))
@@ -389,6 +390,7 @@ async def test_without_the_right_the_error_names_the_command_that_gives_it(stage
                 await client.lock("order/5").__aenter__()
 
 
+@pytest.mark.thorough
 async def test_a_database_that_was_not_opened_gives_no_lock(guarded: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "SHORTEST_TIMEOUT", 0.1)
     await guarded.execute("UPDATE fencing.opening SET started = started - interval '1 second'")

@@ -296,7 +296,7 @@ def test_the_documentation_lists_what_pip_installs_and_the_wheel_is_small(wheel:
         assert set(names.split()) == expected, extra
         assert int(count) == len(expected), extra
         files = (file for name in expected for file in distribution(name).files or () if file.suffix != ".pyc")
-        assert sum(file.size or 0 for file in files) == pytest.approx(int(size) * 1e6, rel=0.15), extra
+        assert sum(file.size or 0 for file in files) == pytest.approx(int(size) * 1e6, rel=0.3), extra
 
 
 def test_it_locks_and_writes_and_a_zombie_is_refused(plain: Environment, stage: Stage) -> None:
