@@ -21,8 +21,11 @@ from gateway.client.hold import Hold
 from gateway.client.postgres import DatabaseLeases
 from gateway.client.sqlalchemy import fenced
 from gateway.db import rights
+from gateway.demo.embedded import EmbeddedPostgres
 from tests import ROOT
 from tests.guard.stage import Session, Stage, hold, refused, session
+from tests.poolers import pgbouncer
+from tests.postgres import Server
 from tests.postgres_relay import Relay, relay
 from tests.running import API_KEY, running
 from tests.tiers import first
@@ -336,6 +339,23 @@ async def test_what_needs_a_gateway_says_so(guarded: Stage) -> None:
             for use in uses:
                 with pytest.raises(Refused, match=r"need a gateway.*Give FencedClient the address of a gateway"):
                     await use()
+
+
+@pytest.mark.installed
+async def test_a_transaction_pooler_may_stand_between(guarded: Stage, postgres_server: Server) -> None:
+    if not isinstance(postgres_server, EmbeddedPostgres):
+        pytest.skip("the pooler stands before the embedded server")
+    database = guarded.owner.partition("?")[0].rpartition("/")[2]
+    with pgbouncer(postgres_server, "transaction", "default_pool_size = 1") as address:
+        dsn = f"postgresql://postgres@{address}/{database}"
+        async with FencedClient(dsn) as client, FencedClient(dsn) as other:
+            async with client.lock("order/5", ttl=1) as lock:
+                await by_sqlalchemy(dsn, lock, "pooled")
+                with pytest.raises(NotAcquired):
+                    await other.lock("order/5", wait=2).__aenter__()
+            async with other.lock("order/5") as next_one:
+                assert int(next_one.token) == int(lock.token) + 1
+    assert await states(guarded) == {"pooled"}
 
 
 # Rights of a role ----------------------------------------------------------------------------------------------------
