@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, LiteralString
 from gateway.client.api import Retries, make
 from gateway.client.cancellation import whole
 from gateway.client.errors import FencingError, NotAcquired, Refused, Unavailable, needs
+from gateway.client.leases import LONGEST_TIMEOUT, SHORTEST_TIMEOUT
 from gateway.client.source import Attempt, Clock, H, Held, LockService, now
 from gateway.errors import DatabaseClosed
 from gateway.fencing.token import Token
@@ -137,9 +138,6 @@ SELECT fencing.hold(%(resource)s, %(token)s, %(holder)s), (
 )
 """
 
-SHORTEST_TIMEOUT, LONGEST_TIMEOUT = 2.0, 60.0
-"""Seconds for which an acquire is tried again while the database cannot be reached."""
-
 
 @dataclass(frozen=True, slots=True)
 class LeaseHandle:
@@ -182,7 +180,8 @@ class DatabaseLeases(_Locks[LeaseHandle]):
 
     async def _take(self, attempt: Attempt[LeaseHandle]) -> Held | NotAcquired:
         left = attempt.give_up - self._clock()
-        resource, holder, retries = attempt.resource, attempt.holder, Retries(_clamped(left))
+        retries = Retries(min(max(left, SHORTEST_TIMEOUT), LONGEST_TIMEOUT))
+        resource, holder = attempt.resource, attempt.holder
         attempt.handle = handle = attempt.handle or LeaseHandle(resource, holder, uuid.uuid4().hex)
         while True:
             asked = self._clock()
@@ -252,10 +251,6 @@ class DatabaseLeases(_Locks[LeaseHandle]):
                 hint = "A running gateway opens it. Without one, the operator runs: gateway open (docs/sdk.md)."
             return Unavailable(message, advice=hint, code=code, facts=facts)
         return make(int((error.sqlstate or "")[2:]), code, message, hint, facts)
-
-
-def _clamped(wait: float) -> float:
-    return min(max(wait, SHORTEST_TIMEOUT), LONGEST_TIMEOUT)
 
 
 # A table of locks -----------------------------------------------------------------------------------------------------

@@ -418,9 +418,17 @@ async def test_a_database_that_was_not_opened_gives_no_lock(guarded: Stage, monk
         with pytest.raises(Unavailable, match="the operator runs: gateway open") as closed:
             await client.lock("order/5", wait=0).__aenter__()
         assert closed.value.code == "database-closed"
-        await app_module.open_database(guarded.config(postgres={"dsn": guarded.owner}).default)
-        async with client.lock("order/5", wait=0):
-            pass
+        settings = guarded.config(postgres={"dsn": guarded.owner}).default
+        await app_module.open_database(settings)
+        async with client.lock("order/5", wait=0) as before:
+            assert before.token == "1"
+        # An operator who accepts a loss begins an epoch, so tokens are above whatever was lost.
+        await guarded.execute("UPDATE fencing.opening SET system = 'another server'")
+        await app_module.open_database(settings, accept_loss=True)
+        async with client.lock("order/5", wait=0) as after:
+            assert after.token == "1.1"
+            await by_psycopg(guarded.app, after, "after")
+    assert await states(guarded) == {"after"}
 
 
 @pytest.mark.thorough
