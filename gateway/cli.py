@@ -38,7 +38,15 @@ from gateway.commands.console import (
     tell,
     the_one,
 )
-from gateway.commands.environment import AdminKeyFile, ApiKeyFile, GatewayUrl, api_key, environment, secret_of
+from gateway.commands.environment import (
+    AdminKeyFile,
+    ApiKeyFile,
+    GatewayUrl,
+    api_key,
+    api_key_if_any,
+    environment,
+    secret_of,
+)
 from gateway.commands.guard import guard
 from gateway.errors import ConfigurationError, GatewayError, ServerNotInstalled
 from gateway.text import span, visible
@@ -443,7 +451,10 @@ def start_epoch(
 def run(  # noqa: PLR0913 - an option is an argument
     command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="The command to run, after --.")],
     lock: Annotated[str, typer.Option(metavar="RESOURCE", help="The lock to hold, e.g. job/42.")],
-    url: GatewayUrl,
+    url: Annotated[
+        str | None,
+        typer.Option(envvar="GATEWAY_URL", help="The address of the gateway. Without it, --postgres has the lock."),
+    ] = None,
     wait: Annotated[
         float | None, typer.Option(min=0, help="Seconds to wait for the lock. The default is no limit.")
     ] = None,
@@ -483,10 +494,19 @@ def run(  # noqa: PLR0913 - an option is an argument
     pass_api_key: Annotated[bool, typer.Option("--pass-api-key", help="Pass the API key to the command.")] = False,
 ) -> None:
     """Run a command while holding a lock, with its token in the environment. Stop it when the lock is lost."""
-    from gateway.commands.run import Run  # noqa: PLC0415 - it imports the client library
+    from gateway.commands.run import Run, is_gateway  # noqa: PLC0415 - it imports the client library
 
+    if (address := url or postgres) is None:
+        raise ConfigurationError(
+            "--url: there is no address of a gateway.",
+            advice="Or set GATEWAY_URL. For one Postgres without a gateway, set --postgres.",
+        )
+    if url and is_gateway(url):
+        key = api_key(api_key_file)
+    else:
+        key, postgres = api_key_if_any(api_key_file) or "", postgres or address
     wanted = Run(
-        command, url, lock, api_key(api_key_file), environment(), lambda line: say(f"gateway run: {line}"), ttl=ttl,
+        command, address, lock, key, environment(), lambda line: say(f"gateway run: {line}"), ttl=ttl,
         wait=wait, mode="shared" if shared else "exclusive", source=source, holder=holder, credentials=credentials,
         read=read or (), grace=grace, pass_api_key=pass_api_key, postgres=postgres,
     )  # fmt: skip

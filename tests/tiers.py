@@ -15,6 +15,7 @@ INSTALLED = tuple(
     for path in (
         "auth/test_web_identity.py",
         "citus",
+        "client/test_programs.py",
         "clients",
         "containers",
         "db/test_failover.py",

@@ -26,6 +26,7 @@ from gateway.client.errors import (
     Refused,
     Stale,
     Unavailable,
+    needs_gateway,
 )
 
 FIRST = 0.05
@@ -255,13 +256,23 @@ def said(headers: Mapping[str, str]) -> dict[str, Any]:
 
 
 class Api:
-    """Requests that are safe to send again, every one of them: an answer that is lost or unclear is ``Unavailable``."""
+    """Requests that are safe to send again, every one of them: an answer that is lost or unclear is ``Unavailable``.
+
+    ``url`` is empty where there is no gateway.
+    """
 
     def __init__(self, session: Callable[[], httpx.AsyncClient], url: str, api_key: str | None) -> None:
         self.session = session
-        self.url = url
+        self._url = url
         self.api_key = api_key
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+
+    @property
+    def url(self) -> str:
+        """The address of the gateway. Raises ``Refused`` where there is none."""
+        if not self._url:
+            raise needs_gateway()
+        return self._url
 
     async def ask(
         self,

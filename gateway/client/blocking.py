@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 import httpx
 from anyio.from_thread import BlockingPortal
@@ -28,6 +28,7 @@ from gateway.client.s3 import Certificate, Credentials, Read
 from gateway.client.source import Clock, Mode, Source, now
 
 if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
     from postgrest import SyncPostgrestClient
 
 OnLoss: TypeAlias = Literal["raise", "tell"]
@@ -188,7 +189,7 @@ class Lock(Hold):
         self._entered: Future[None] = Future()
         self._http: httpx.Client | None = None
         self._postgrest: SyncPostgrestClient | None = None
-        self._s3: Any = None
+        self._s3: S3Client | None = None
 
     @property
     def lost(self) -> threading.Event:
@@ -212,7 +213,7 @@ class Lock(Hold):
         return self._postgrest
 
     @property
-    def s3(self) -> Any:
+    def s3(self) -> "S3Client":
         """A boto3 client, closed with the lock; ``boto3`` makes one with settings of your own."""
         if self._s3 is None:
             self._s3 = self.boto3()

@@ -15,10 +15,12 @@ from typing import Self
 
 import httpx
 
+from gateway.client import libpq
 from gateway.client.api import Api
 from gateway.client.hold import State
 from gateway.client.leases import Leases
 from gateway.client.lock import Lock, OnLoss
+from gateway.client.postgres import DatabaseLeases
 from gateway.client.s3 import Certificate, Endpoint
 from gateway.client.source import Clock, Mode, Source, now
 from gateway.errors import ResourceMalformed
@@ -31,6 +33,9 @@ LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
 
 class FencedClient:
     """One gateway, for asyncio. Make one in each event loop, and close it: ``async with``, or ``aclose``.
+
+    ``url``: the gateway's. A connection string of libpq in its place means a database without a gateway, for writers of
+    guarded tables (docs/sdk.md). Then only ``holder`` and ``clock`` count of the rest.
 
     ``api_key`` is for locks, tables and the API; ``access_key_id`` and ``secret_access_key`` are for S3. ``holder``:
     the beginning of this program's holder names, by which others see its locks. By default it has the program, the
@@ -53,9 +58,8 @@ class FencedClient:
         timeout: float = 30.0,
         clock: Clock = now,
     ) -> None:
-        address = url.rstrip("/")
-        if httpx.URL(address).scheme not in ("http", "https") or not httpx.URL(address).host:
-            raise ValueError(f"{url!r} is not an address such as https://gateway.example.com")
+        self._database = DatabaseLeases(url, clock=clock) if libpq.is_connection_string(url) else None
+        address = "" if self._database else _address(url)
         self.url = address
         self.holder = _name(holder or program_name(sys.orig_argv))
         self._trusted = partial(trusted, authority, certificate)
@@ -83,7 +87,7 @@ class FencedClient:
     ) -> Lock:
         """Return a lock to be entered: ``async with client.lock("order/5") as lock``.
 
-        ``source``: the lock service, by default the gateway's own. It is closed with the client.
+        ``source``: the lock service, by default the gateway's own. It is closed with the client, and needs a gateway.
         ``ttl``: seconds that the lock outlives a holder that has died; it is renewed after a third of them.
         ``wait``: seconds to wait for it; None for ever, 0 not at all.
         ``mode``: "exclusive", or "shared" with others that share it.
@@ -101,17 +105,20 @@ class FencedClient:
         if not 0 < ttl < math.inf or (wait is not None and not wait >= 0):
             raise ValueError("ttl must be a number of seconds above 0, wait one from 0 on, or None.")
         if source is not None:
+            _ = self._api.url  # a database alone cannot read the epoch of a fence
             self._sources[id(source)] = source
         # A unique name, in this process as well: for the lock service, one name is one holder.
         name = _name(holder) if holder is not None else f"{self.holder[:180]}-{token_hex(6)}"
         state = State(self._api, self._endpoint, self._clock, resource, name, ttl, wait, mode, barrier)
-        return Lock(state, source or self._leases, on_loss, on_lost)
+        return Lock(state, source or self._database or self._leases, on_loss, on_lost)
 
     async def aclose(self) -> None:
         """Close connections, and those of the sources that were used. Locks should have been left before."""
         sources, self._sources = self._sources, {}
         for source in sources.values():
             await source.aclose()
+        if self._database is not None:
+            await self._database.aclose()
         session, self._open = self._open, None
         if session is not None:
             await session.aclose()
@@ -130,6 +137,14 @@ class FencedClient:
             self._process = os.getpid()
             self._open = httpx.AsyncClient(timeout=self._timeout, limits=LIMITS, verify=self._trusted())
         return self._open
+
+
+def _address(url: str) -> str:
+    """Return the address of a gateway. Raise ValueError if it is none."""
+    address = url.rstrip("/")
+    if httpx.URL(address).scheme not in ("http", "https") or not httpx.URL(address).host:
+        raise ValueError(f"{url!r} is not an address such as https://gateway.example.com or postgresql://host/database")
+    return address
 
 
 def trusted(authority: str | None, certificate: Certificate | None = None) -> ssl.SSLContext | bool:

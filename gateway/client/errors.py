@@ -171,6 +171,15 @@ class Refused(FencingError):
         self.status = status
 
 
+def needs_gateway() -> Refused:
+    """Return the error for a part of a lock that a database alone does not have."""
+    return Refused(
+        "Requests, S3 clients, S3 keys and other lock services need a gateway, and this client has a database alone.",
+        status=501,
+        advice="Give FencedClient the address of a gateway, or write to the database by lock.dsn (docs/sdk.md).",
+    )
+
+
 class MissingExtra(FencingError, ImportError):
     """A library is missing. ``extra`` names the extra that installs it."""
 

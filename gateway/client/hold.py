@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.client import libpq, s3
 from gateway.client.api import Api
@@ -15,6 +15,9 @@ from gateway.client.http import Presenter
 from gateway.client.keeper import Keeper
 from gateway.client.source import Clock, Mode
 from gateway.fencing.token import Token
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
 
 
 @dataclass(slots=True)
@@ -68,6 +71,11 @@ class Hold:
         """The fencing token, in its wire form."""
         held = self._kept.held
         return str(Token(self.state.epoch if held.epoch is None else held.epoch, held.value))
+
+    @property
+    def has_gateway(self) -> bool:
+        """Whether there is one. A database alone fences writes of guarded tables, and no requests."""
+        return bool(self.state.endpoint.url)
 
     @property
     def sequencer(self) -> str | None:
@@ -142,8 +150,11 @@ class Hold:
         if refusal.resource in (None, self.resource):
             self._kept.lose(f"The lock {self.resource} has been taken over.", refusal)
 
-    def boto3(self, **config: Any) -> Any:
-        """Return a boto3 client for threads; ``config`` is for its Config. Close it after use."""
+    def boto3(self, **config: Any) -> "S3Client":
+        """Return a boto3 client for threads; ``config`` is for its Config. Close it after use.
+
+        Its type is that of boto3-stubs, where that is installed.
+        """
         return s3.boto3_client(self, self.state.endpoint, config)
 
     def attach(self, client: Any) -> None:

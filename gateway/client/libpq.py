@@ -108,6 +108,11 @@ def connection_string(
 _OURS = ("options", "application_name")
 
 
+def is_connection_string(text: str) -> bool:
+    """Return whether a text names a database: a URL of PostgreSQL, or ``key=value``."""
+    return text.startswith(_URL) or ("=" in text and "://" not in text)
+
+
 def parameters(dsn: str) -> dict[str, str]:
     """Return the parameters that a connection string gives. Raise ``ValueError`` if it cannot be read."""
     return dict(_of_url(dsn) if dsn.startswith(_URL) else _of_pairs(dsn))

@@ -17,6 +17,7 @@ from gateway.client.hold import Hold, State
 from gateway.client.http import AsyncTransport
 from gateway.client.keeper import Keeper
 from gateway.client.leases import Leases
+from gateway.client.postgres import DatabaseLeases
 from gateway.client.s3 import Credentials, Read, aws_environment
 from gateway.client.source import Held, Source
 from gateway.fencing.token import Token
@@ -24,7 +25,7 @@ from gateway.fencing.token import Token
 if TYPE_CHECKING:
     import psycopg
     from postgrest import AsyncPostgrestClient
-
+    from types_aiobotocore_s3.client import S3Client as AsyncS3Client
 
 OnLoss: TypeAlias = Literal["cancel", "tell"]
 
@@ -76,10 +77,10 @@ class Lock(Hold):
             self._postgrest = http.async_postgrest_client(self._client(), self.state.api.url)
         return self._postgrest
 
-    def s3(self, **config: Any) -> AbstractAsyncContextManager[Any]:
+    def s3(self, **config: Any) -> "AbstractAsyncContextManager[AsyncS3Client]":
         """``async with lock.s3() as s3``: an aiobotocore client; ``config`` is for its Config.
 
-        Needs the extra ``client``.
+        Needs the extra ``client``. Its type is that of types-aiobotocore, where that is installed.
         """
         return s3.aiobotocore_client(self, self.state.endpoint, config)
 
@@ -109,7 +110,7 @@ class Lock(Hold):
         """
         keys = await self.credentials(pattern, ttl, read) if s3 else None
         return {
-            **aws_environment(self.headers, self.state.api.url, keys),
+            **aws_environment(self.headers, self.state.endpoint.url, keys),
             **self.postgres_environment(inherited or {}),
         }
 
@@ -118,7 +119,7 @@ class Lock(Hold):
             raise RuntimeError("A lock can be entered once: ask the client for another one.")
         self._loop, self._body = asyncio.get_running_loop(), Body()
         wanted = self.state
-        if not isinstance(self._source, Leases):
+        if not isinstance(self._source, (Leases, DatabaseLeases)):
             wanted.epoch = await self._epoch()
         held = await self._source.acquire(
             wanted.resource, holder=wanted.holder, ttl=wanted.ttl, wait=wanted.wait, mode=wanted.mode
@@ -159,6 +160,9 @@ class Lock(Hold):
         retries = Retries(self.state.ttl)
         while True:
             try:
+                if isinstance(self._source, DatabaseLeases):
+                    await self._source.barrier(held, self.token, self.headers.get("Fencing-Holder"))
+                    return
                 fence = await self.state.api.ask("POST", f"/v1/fences/{self.resource}/barrier", said(self.headers))
             except Stale as refusal:
                 raise await self._behind(held, refusal) from refusal

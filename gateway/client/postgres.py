@@ -1,23 +1,259 @@
-"""Tokens from a table of Postgres: one row for each lock, with a number that the acquiring statement increments.
+"""Tokens from Postgres: those of the schema ``fencing`` without a gateway, and those of a table of locks.
 
-It is for programs with a lock database of their own; behind a gateway, its lease service does the same and more. It is
-not a sequence: a rollback does not undo ``nextval`` together with the row that names the holder. Sessions may also
-cache a sequence's numbers and hand them out in another order. See docs/sources.md.
+``DatabaseLeases`` are the locks of a client whose address is a database (docs/sdk.md). They are the gateway's own
+leases, by functions of the schema, and so is the barrier.
+
+``PostgresSource`` is for programs with a lock database of their own: one row for each lock, with a number that the
+acquiring statement increments. It is not a sequence: a rollback does not undo ``nextval`` together with the row that
+names the holder. Sessions may also cache a sequence's numbers and hand them out in another order. See docs/sources.md.
 """
 
 import asyncio
+import json
+import math
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
+from gateway.client.api import Retries, make
 from gateway.client.cancellation import whole
 from gateway.client.errors import FencingError, NotAcquired, Refused, Unavailable, needs
-from gateway.client.source import Attempt, Clock, Held, LockService, now
+from gateway.client.leases import LONGEST_TIMEOUT, SHORTEST_TIMEOUT
+from gateway.client.source import Attempt, Clock, H, Held, LockService, now
+from gateway.errors import DatabaseClosed
+from gateway.fencing.token import Token
 
 if TYPE_CHECKING:
     import psycopg
+    from psycopg.sql import Composed
+
+# The server's messages for a refused login; libpq passes on only the sentence.
+_NOT_LET_IN: Final = ("authentication failed", "no pg_hba.conf entry", "does not exist", "permission denied")
+
+
+class _Locks(LockService[H]):
+    """Locks of a database. All statements use one connection, and each is a transaction of its own."""
+
+    service = "Postgres"
+
+    def __init__(self, url: str, poll: float, timeout: float, clock: Clock) -> None:
+        super().__init__(clock)
+        with needs("postgres"):
+            import psycopg  # noqa: PLC0415
+            import psycopg.sql  # noqa: PLC0415
+        self._psycopg = psycopg
+        self._url = url
+        self._at = _address(url)
+        self.poll = poll
+        self._timeout = timeout
+        self._turn = asyncio.Lock()
+        self._process = os.getpid()
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._inherited: psycopg.AsyncConnection[Any] | None = None
+
+    async def aclose(self) -> None:
+        await self._disconnect()
+        # The next one may be of another event loop.
+        self._turn = asyncio.Lock()
+
+    async def _run(self, statement: "LiteralString | Composed", **values: object) -> tuple[Any, ...] | None:
+        """One statement, which is its own transaction; its only row, if it has one."""
+        if self._process != os.getpid():
+            # A fork copies the parent's connection, and must not use it or close it.
+            self._process, self._inherited, self._connection = os.getpid(), self._connection, None
+            self._turn = asyncio.Lock()
+        with self._translated():
+            try:
+                async with asyncio.timeout(self._timeout), self._turn:
+                    if self._connection is None or self._connection.closed:
+                        self._connection = await self._connect()
+                    cursor = await self._execute(self._connection, statement, values)
+                    return await cursor.fetchone() if cursor.description else None
+            except (self._psycopg.OperationalError, TimeoutError):
+                await self._disconnect()
+                raise
+
+    async def _connect(self) -> "psycopg.AsyncConnection[Any]":
+        try:
+            # A transaction pooler has another session for each statement, and no prepared ones. The name is not that of
+            # a session that ends with a lock.
+            made = await self._psycopg.AsyncConnection.connect(
+                self._url, autocommit=True, prepare_threshold=None, application_name="fencing"
+            )
+        except self._psycopg.OperationalError as error:
+            said = str(error).strip()
+            if any(words in said for words in _NOT_LET_IN):
+                raise Refused(f"Postgres does not let us in: {said}", status=401) from error
+            raise
+        return made
+
+    async def _execute(
+        self, connection: "psycopg.AsyncConnection[Any]", statement: "LiteralString | Composed", values: dict[str, Any]
+    ) -> "psycopg.AsyncCursor[Any]":
+        return await connection.execute(statement, values)
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        errors = self._psycopg.errors
+        try:
+            yield
+        except TimeoutError as error:
+            raise Unavailable(f"Postgres at {self._at} has not answered within {self._timeout:g} s.") from error
+        except self._psycopg.Error as error:
+            if (meant := self._meaning(error)) is not None:
+                raise meant from error
+            if isinstance(error, (self._psycopg.OperationalError, errors.ReadOnlySqlTransaction)):
+                raise Unavailable(f"Postgres at {self._at} cannot work just now: {error}") from error
+            raise Refused(f"Postgres refuses: {error}.", status=400) from error
+
+    def _meaning(self, error: "psycopg.Error") -> FencingError | None:
+        """Return what an error means to these locks. None for any other."""
+        raise NotImplementedError
+
+
+# The locks of the lease service, in the database itself --------------------------------------------------------------
+
+# The database may have another default.
+_ISOLATION: Final = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;"
+_ASK: Final = """
+SELECT outcome, lease, token, expires_in, held_by
+FROM fencing.acquire(%(resource)s, %(holder)s, %(ttl)s, %(request)s, %(mode)s, %(wait)s)
+"""
+_KEEP: Final = "SELECT fencing.renew(%(resource)s, %(lease)s, %(ttl)s)"
+_END: Final = "SELECT fencing.release(%(resource)s, %(holder)s, %(request)s)"
+# A barrier survives a crash of the server, whatever the database's default is.
+_BARRIER: Final = """
+SET LOCAL lock_timeout = %(timeout)s;
+SELECT fencing.hold(%(resource)s, %(token)s, %(holder)s), (
+    SELECT set_config('synchronous_commit', 'on', true)
+    WHERE current_setting('synchronous_commit') IN ('off', 'local')
+)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHandle:
+    """``request``: what the database knows an acquire by, however often it asks. ``lease`` is None until the grant."""
+
+    resource: str
+    holder: str
+    request: str
+    lease: uuid.UUID | None = None
+
+
+class DatabaseLeases(_Locks[LeaseHandle]):
+    """The locks of the schema ``fencing``, by its own functions: a gateway that is added later goes on with them.
+
+    ``url``: of libpq, of a role with ``gateway guard install --grants``. ``poll``: seconds between two questions of a
+    waiter, which has a place in the queue. ``timeout``: seconds for one statement.
+    """
+
+    handles = LeaseHandle
+    shares = True
+    queues = True
+
+    def __init__(self, url: str, *, poll: float = 0.5, timeout: float = 5.0, clock: Clock = now) -> None:
+        super().__init__(url, poll, timeout, clock)
+
+    async def barrier(self, held: Held, token: str, holder: str | None) -> None:
+        """Raise the fence: once this has returned, nothing older takes effect.
+
+        It waits for transactions of older holders, on a connection of its own: renewals must not wait with it.
+        Raises ``Unavailable`` if they last too long, and ``Stale``.
+        """
+        values = {"resource": held.resource, "token": token, "holder": holder, "timeout": f"{1000 * self._timeout:.0f}"}
+        with self._translated():
+            # The server gives up first, and says for what it has waited.
+            async with asyncio.timeout(2 * self._timeout), await self._connect() as connection:
+                await self._execute(connection, _BARRIER, values)
+
+    async def holds(self, held: Held) -> bool:
+        return await self._keep(held, self._handle(held), None) is not None
+
+    async def _take(self, attempt: Attempt[LeaseHandle]) -> Held | NotAcquired:
+        left = attempt.give_up - self._clock()
+        retries = Retries(min(max(left, SHORTEST_TIMEOUT), LONGEST_TIMEOUT))
+        resource, holder = attempt.resource, attempt.holder
+        attempt.handle = handle = attempt.handle or LeaseHandle(resource, holder, uuid.uuid4().hex)
+        while True:
+            asked = self._clock()
+            values = {"ttl": attempt.ttl, "mode": attempt.mode, "wait": left > 0, "request": handle.request}
+            try:
+                row = await whole(self._run(_ASK, resource=resource, holder=holder, **values))
+                break
+            except Unavailable as error:
+                await retries.pause(error)
+        assert row is not None
+        outcome, lease, issued, expires_in, held_by = row
+        if outcome == "granted":
+            token, valid_until = Token.parse(issued), asked + min(expires_in, attempt.ttl)
+            kept = replace(handle, lease=lease)
+            return Held(resource, holder, token.value, valid_until, token.epoch, kept, mode=attempt.mode)
+        if outcome == "exhausted":
+            advice = "Have an administrator start a new epoch, through a gateway: gateway epoch (docs/policies.md)."
+            raise FencingError(f"{resource} has used up the tokens of its epoch.", advice=advice)
+        refused = NotAcquired(resource, holder=held_by, expires_in=expires_in)
+        if outcome == "upgrade":
+            # The holder shares the lock. To wait for it alone would be to wait for itself.
+            raise refused
+        return refused
+
+    async def _execute(
+        self, connection: "psycopg.AsyncConnection[Any]", statement: "LiteralString | Composed", values: dict[str, Any]
+    ) -> "psycopg.AsyncCursor[Any]":
+        """Run one transaction in one message: a client that is paused must not keep rows locked meanwhile."""
+        cursor: psycopg.AsyncCursor[Any] = self._psycopg.AsyncClientCursor(connection)
+        await cursor.execute(self._psycopg.sql.SQL(_ISOLATION) + self._psycopg.sql.SQL(statement), values)
+        while cursor.nextset():
+            pass
+        return cursor
+
+    async def _keep(self, held: Held, handle: LeaseHandle, ttl: float | None) -> float | None:
+        row = await self._run(_KEEP, resource=held.resource, lease=handle.lease, ttl=ttl)
+        return None if row is None or row[0] is None else min(row[0], ttl or math.inf)
+
+    async def _give_back(self, handle: LeaseHandle) -> None:
+        await self._run(_END, resource=handle.resource, holder=handle.holder, request=handle.request)
+
+    def _meaning(self, error: "psycopg.Error") -> FencingError | None:
+        errors, said = self._psycopg.errors, error.diag
+        if isinstance(error, errors.LockNotAvailable):
+            return Unavailable(
+                "A transaction of an older holder has written, and is still open.",
+                advice="Try again once it has ended.",
+            )
+        if isinstance(error, (errors.UndefinedFunction, errors.InvalidSchemaName)):
+            advice = "Install or upgrade it: gateway migrate."
+            return Refused(
+                f"The schema fencing is missing, or too old: {said.message_primary}.", status=404, advice=advice
+            )
+        if isinstance(error, errors.InsufficientPrivilege):
+            advice = "Let the role acquire locks: gateway guard install TABLE --grants ROLE."
+            return Refused(f"Postgres refuses: {said.message_primary}.", status=403, advice=advice)
+        if (error.sqlstate or "")[:2] != "FN":
+            return None
+        message, hint = said.message_primary or "", said.message_hint
+        if error.sqlstate == "FN504":
+            hint = "Raises have to be in the journal first. Lock by a gateway: set GATEWAY_URL to its address."
+            return Refused(message, status=409, advice=hint)
+        facts = json.loads(said.message_detail or "{}")
+        code = facts.pop("code", "")
+        if error.sqlstate == "FN503":
+            if code == DatabaseClosed.code:
+                hint = "A running gateway opens it. Without one, the operator runs: gateway open (docs/sdk.md)."
+            return Unavailable(message, advice=hint, code=code, facts=facts)
+        return make(int((error.sqlstate or "")[2:]), code, message, hint, facts)
+
+
+# A table of locks -----------------------------------------------------------------------------------------------------
 
 TABLE: Final = """\
 CREATE TABLE IF NOT EXISTS {table} (
@@ -59,9 +295,6 @@ SELECT 1 FROM {table} WHERE resource = %(resource)s AND lease = %(lease)s AND ex
 """
 _RELEASE: Final = "UPDATE {table} SET lease = NULL, holder = NULL WHERE resource = %(resource)s AND lease = %(lease)s"
 
-# The server's messages for a refused login; libpq passes on only the sentence.
-_NOT_LET_IN: Final = ("authentication failed", "no pg_hba.conf entry", "does not exist", "permission denied")
-
 
 @dataclass(frozen=True, slots=True)
 class PostgresHandle:
@@ -71,7 +304,7 @@ class PostgresHandle:
     lease: uuid.UUID
 
 
-class PostgresSource(LockService[PostgresHandle]):
+class PostgresSource(_Locks[PostgresHandle]):
     """Locks that are rows of a table. Needs the extra ``postgres``.
 
     ``url``: of libpq, ``postgresql://user@host/database``; a transaction pooler may stand between. ``table``: its name,
@@ -82,7 +315,6 @@ class PostgresSource(LockService[PostgresHandle]):
     waiters may be next.
     """
 
-    service = "Postgres"
     handles = PostgresHandle
     reuses = True
 
@@ -95,23 +327,13 @@ class PostgresSource(LockService[PostgresHandle]):
         timeout: float = 5.0,
         clock: Clock = now,
     ) -> None:
-        super().__init__(clock)
-        with needs("postgres"):
-            import psycopg  # noqa: PLC0415
-            import psycopg.sql  # noqa: PLC0415
-        self._psycopg = psycopg
-        self._url = url
-        self._at = _address(url)
-        self._table = psycopg.sql.Identifier(*table.split("."))
-        self.poll = poll
-        self._timeout = timeout
-        self._turn = asyncio.Lock()
-        self._connection: psycopg.AsyncConnection[Any] | None = None
+        super().__init__(url, poll, timeout, clock)
+        self._table = self._psycopg.sql.Identifier(*table.split("."))
 
     async def install(self) -> None:
         """Make the table where there is none. Needs the right to create tables in its schema; the locks do not."""
         try:
-            await self._run(TABLE)
+            await self._run_at(TABLE)
         except Refused as refused:
             # Of two at once who find none, one fails, at a row of the catalogue or at its index.
             errors = self._psycopg.errors
@@ -126,86 +348,42 @@ class PostgresSource(LockService[PostgresHandle]):
         if refused is None:
             attempt.handle = handle = attempt.handle or PostgresHandle(resource, uuid.uuid4())
             values = {"resource": resource, "lease": handle.lease, "holder": attempt.holder, "ttl": attempt.ttl}
-            taken = await whole(self._run(_ACQUIRE, **values))
+            taken = await whole(self._run_at(_ACQUIRE, **values))
             if taken is not None:
                 return attempt.held(taken[0], asked + attempt.ttl)
             refused = await self._look(resource)
         return refused or NotAcquired(resource, expires_in=0.0)
 
     async def _look(self, resource: str) -> NotAcquired | None:
-        taken = await self._run(_LOOK, resource=resource)
+        taken = await self._run_at(_LOOK, resource=resource)
         return None if taken is None else NotAcquired(resource, holder=taken[0], expires_in=taken[1])
 
     async def _keep(self, held: Held, handle: PostgresHandle, ttl: float) -> float | None:
-        row = await self._run(_RENEW, resource=held.resource, lease=handle.lease, ttl=ttl)
+        row = await self._run_at(_RENEW, resource=held.resource, lease=handle.lease, ttl=ttl)
         return None if row is None else ttl
 
     async def _give_back(self, handle: PostgresHandle) -> None:
         # The row stays, for its number.
-        await self._run(_RELEASE, resource=handle.resource, lease=handle.lease)
+        await self._run_at(_RELEASE, resource=handle.resource, lease=handle.lease)
 
     async def holds(self, held: Held) -> bool:
         lease = self._handle(held).lease
-        return await self._run(_HOLDS, resource=held.resource, lease=lease) is not None
+        return await self._run_at(_HOLDS, resource=held.resource, lease=lease) is not None
 
-    async def aclose(self) -> None:
-        await self._disconnect()
-        # The next one may be of another event loop.
-        self._turn = asyncio.Lock()
+    async def _run_at(self, statement: LiteralString, **values: object) -> tuple[Any, ...] | None:
+        return await self._run(self._psycopg.sql.SQL(statement).format(table=self._table), **values)
 
-    async def _run(self, statement: LiteralString, **values: object) -> tuple[Any, ...] | None:
-        """One statement, which is its own transaction; its only row, if it has one."""
-        text = self._psycopg.sql.SQL(statement).format(table=self._table)
-        with self._translated():
-            try:
-                async with asyncio.timeout(self._timeout), self._turn:
-                    connection = await self._connected()
-                    cursor = await connection.execute(text, values)
-                    return await cursor.fetchone() if cursor.description else None
-            except (self._psycopg.OperationalError, TimeoutError):
-                await self._disconnect()
-                raise
-
-    async def _connected(self) -> "psycopg.AsyncConnection[Any]":
-        if self._connection is None or self._connection.closed:
-            try:
-                # A transaction pooler has another session for each statement, and no prepared ones.
-                self._connection = await self._psycopg.AsyncConnection.connect(
-                    self._url, autocommit=True, prepare_threshold=None
-                )
-            except self._psycopg.OperationalError as error:
-                said = str(error).strip()
-                if any(words in said for words in _NOT_LET_IN):
-                    raise Refused(f"Postgres does not let us in: {said}", status=401) from error
-                raise
-        return self._connection
-
-    async def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _meaning(self, error: "psycopg.Error") -> FencingError | None:
         errors = self._psycopg.errors
-        try:
-            yield
-        except errors.InsufficientPrivilege as error:
+        if isinstance(error, errors.InsufficientPrivilege):
             advice = "The role needs USAGE on the schema, and SELECT, INSERT and UPDATE on the table."
-            raise Refused(f"Postgres refuses: {error}.", status=403, advice=advice) from error
-        except (errors.UndefinedTable, errors.InvalidSchemaName) as error:
-            raise Refused(
-                f"There is no table: {error}", status=404, advice="Make it: await source.install()"
-            ) from error
-        except errors.NumericValueOutOfRange as error:
+            return Refused(f"Postgres refuses: {error}.", status=403, advice=advice)
+        if isinstance(error, (errors.UndefinedTable, errors.InvalidSchemaName)):
+            return Refused(f"There is no table: {error}", status=404, advice="Make it: await source.install()")
+        if isinstance(error, errors.NumericValueOutOfRange):
             advice = "Have an administrator start a new epoch of the resource, and set the value of its row to 0."
-            raise FencingError("The row's number has come to its end.", advice=advice) from error
-        except TimeoutError as error:
-            raise Unavailable(f"Postgres at {self._at} has not answered within {self._timeout:g} s.") from error
-        except (self._psycopg.OperationalError, errors.ReadOnlySqlTransaction) as error:
-            raise Unavailable(f"Postgres at {self._at} cannot work just now: {error}") from error
-        except self._psycopg.Error as error:
-            raise Refused(f"Postgres refuses: {error}.", status=400) from error
+            return FencingError("The row's number has come to its end.", advice=advice)
+        return None
 
 
 def _address(url: str) -> str:

@@ -7,13 +7,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import quote
 
 from gateway.client import api
 from gateway.client.api import Api, said
-from gateway.client.errors import Refused, needs
+from gateway.client.errors import Refused, needs, needs_gateway
 from gateway.client.http import FENCED, Shown, note, origin
+
+if TYPE_CHECKING:
+    # The types of boto3-stubs and types-aiobotocore. Without them, clients are Any.
+    from mypy_boto3_s3.client import S3Client
+    from types_aiobotocore_s3.client import S3Client as AsyncS3Client
 
 Read: TypeAlias = Literal["own", "all"] | Sequence[str]
 """The reads of temporary keys: what they write; every bucket; or what they write and what these patterns cover."""
@@ -57,9 +62,10 @@ async def issue_credentials(
 
 
 def aws_environment(headers: dict[str, str], url: str, keys: Credentials | None) -> dict[str, str]:
-    """Return the environment of a command: the lock, the gateway, and with ``keys`` the variables of AWS' tools."""
+    """Return the environment of a command: the lock, its gateway, and with ``keys`` the variables of AWS' tools."""
     variables = {name.upper().replace("-", "_"): value for name, value in headers.items()}
-    variables["GATEWAY_URL"] = url
+    if url:
+        variables["GATEWAY_URL"] = url
     if keys is not None:
         variables |= keys.environment()
         variables |= {"AWS_ENDPOINT_URL": url, "AWS_ENDPOINT_URL_S3": url}
@@ -75,9 +81,10 @@ Certificate: TypeAlias = str | tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address and the keys of S3 clients. ``authority``: the path of a CA bundle, None for the system's.
+    """The address and the keys of S3 clients. ``url`` is empty without a gateway.
 
-    ``certificate``: the path of a client certificate with its key, or one path for each.
+    ``authority``: the path of a CA bundle, None for the system's. ``certificate``: the path of a client certificate
+    with its key, or one path for each.
     """
 
     url: str
@@ -93,7 +100,9 @@ class Endpoint:
         return _PATH_STYLE if self.certificate is None else {**_PATH_STYLE, "client_cert": self.certificate}
 
     def settings(self) -> dict[str, Any]:
-        """Return the arguments of every S3 client. Raise ``Refused`` without keys."""
+        """Return the arguments of every S3 client. Raise ``Refused`` without keys or a gateway."""
+        if not self.url:
+            raise needs_gateway()
         if self.access_key_id is None or self.secret_access_key is None:
             raise Refused(
                 "There are no S3 keys to sign with.",
@@ -111,7 +120,7 @@ class Endpoint:
         }
 
 
-def boto3_client(hold: Shown, endpoint: Endpoint, settings: dict[str, Any]) -> Any:
+def boto3_client(hold: Shown, endpoint: Endpoint, settings: dict[str, Any]) -> "S3Client":
     """Return a boto3 client. ``settings`` are more arguments of botocore's Config."""
     made = endpoint.settings()
     with needs("client"):
@@ -120,13 +129,15 @@ def boto3_client(hold: Shown, endpoint: Endpoint, settings: dict[str, Any]) -> A
         session = _boto3_session()
     config = Config(**endpoint.config).merge(Config(**settings))
     with _ONE_AT_A_TIME:  # a session makes no two clients at once
-        client = session.client("s3", config=config, **made)
+        client: S3Client = session.client("s3", config=config, **made)
     attach(client, hold, endpoint.url)
     return client
 
 
 @asynccontextmanager
-async def aiobotocore_client(hold: Shown, endpoint: Endpoint, settings: dict[str, Any]) -> AsyncIterator[Any]:
+async def aiobotocore_client(
+    hold: Shown, endpoint: Endpoint, settings: dict[str, Any]
+) -> "AsyncIterator[AsyncS3Client]":
     """Return an aiobotocore client, closed on exit."""
     made = endpoint.settings()
     with needs("client"):

@@ -107,7 +107,7 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class Attempt(Generic[H]):
-    """One acquire under way, until ``give_up`` by the source's clock.
+    """One acquire under way, until ``give_up`` by the source's clock. ``mode`` is one that the service has.
 
     ``handle``: what has to be given back if it comes to nothing. ``refused``: the last answer, None before the first.
     ``waiting``: what the source keeps from one try to the next. ``opened`` is closed at the end.
@@ -117,6 +117,7 @@ class Attempt(Generic[H]):
     holder: str
     ttl: float
     give_up: float
+    mode: Mode = "exclusive"
     handle: H | None = None
     refused: NotAcquired | None = None
     waiting: Any = None
@@ -135,6 +136,8 @@ class LockService(ABC, Generic[H]):
 
     service: ClassVar[str]
     handles: type[H]
+    shares: ClassVar[bool] = False
+    """Whether it has shared locks, too."""
     queues: ClassVar[bool] = False
     """Whether a refused attempt has something to give back, such as a place in a queue."""
     reuses: ClassVar[bool] = False
@@ -148,10 +151,10 @@ class LockService(ABC, Generic[H]):
 
     async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
         """See ``Source.acquire``. Each call is a hold of its own, also for the same ``holder``."""
-        if mode != "exclusive":
+        if mode != "exclusive" and not self.shares:
             raise ValueError(f"{self.service} has exclusive locks only.")
         give_up = math.inf if wait is None else self._clock() + wait
-        attempt = Attempt(resource, holder, ttl, give_up, self._left.take((resource, holder)))
+        attempt = Attempt(resource, holder, ttl, give_up, mode, self._left.take((resource, holder)))
         try:
             async with attempt.opened:
                 while True:

@@ -25,7 +25,7 @@ from gateway.commands.console import ExitCode
 from gateway.errors import ConfigurationError
 
 GATEWAY = "gateway"
-"""The gateway's own lease service."""
+"""The lease service: the gateway's own, or that of the database alone."""
 
 FORMS = (
     "gateway, etcd://host:2379, zookeeper://host:2181, redis://host:6379/0, consul://host:8500, "
@@ -78,6 +78,11 @@ def source_at(address: str) -> Source | None:
     raise ValueError(f"--source: must be one of: {FORMS}")
 
 
+def is_gateway(address: str) -> bool:
+    """Return whether it is the address of a gateway, and not of a database alone."""
+    return not libpq.is_connection_string(address)
+
+
 CREDENTIALS_TTL = 43200
 """Seconds: the longest lifetime that the gateway grants. A takeover ends the credentials sooner."""
 
@@ -100,6 +105,7 @@ class Run:
     name is one holder. ``credentials``: the pattern of resources for the fenced S3 credentials; None for the lock's
     own. ``pass_api_key``: pass the API key to the command. ``postgres``: the connection string of a database, which the
     command finds in the variables of libpq.
+    ``url``: of the gateway, or of the database alone that has the locks.
     """
 
     command: Sequence[str]
@@ -199,6 +205,8 @@ class Run:
 
     async def _variables(self, lock: Lock) -> dict[str, str]:
         read: Read = "all" if list(self.read) == ["all"] else self.read or "own"
+        if not lock.has_gateway and self.credentials is None and not self.read:
+            return await lock.environment(s3=False)
         try:
             return await lock.environment(pattern=self.credentials, ttl=CREDENTIALS_TTL, read=read)
         except Refused as refusal:

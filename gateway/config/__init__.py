@@ -148,9 +148,10 @@ def load(path: Path | None) -> Config:
             dotenv_settings: PydanticBaseSettingsSource,
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
+            environment = _environment(settings_cls)
             if path is None:
-                return (env_settings,)
-            return env_settings, TomlConfigSettingsSource(settings_cls, path)
+                return (environment,)
+            return environment, TomlConfigSettingsSource(settings_cls, path)
 
     _check_variables()
     try:
@@ -173,7 +174,7 @@ def load(path: Path | None) -> Config:
 def former_keys(path: Path | None) -> list[str]:
     """Return a line for each former key that a configuration has: its place, and what to write instead."""
     known = places(path)
-    values, variables = dict(known.values), EnvSettingsSource(Config)()
+    values, variables = dict(known.values), _environment(Config)()
     for variable, value in os.environ.items():  # noqa: TID251 - this package reads it
         section, _, key = variable.lower().removeprefix("gateway_").partition("__")
         if section in former.SECTIONS and (section, key) in former.FORMER:
@@ -182,6 +183,17 @@ def former_keys(path: Path | None) -> list[str]:
         inside = values.get(section)
         values[section] = {**inside, **given} if isinstance(inside, Mapping) and isinstance(given, Mapping) else given
     return [f"{known.describe(place)}: is a former key. {one.told}" for place, one, _ in former.found(values)]
+
+
+def _environment(settings: type[BaseSettings]) -> EnvSettingsSource:
+    """Return the source of the environment. ``GATEWAY_POSTGRES`` of ``gateway run`` is an address, and no section."""
+    source = EnvSettingsSource(settings)
+    source.env_vars = {
+        name: value
+        for name, value in source.env_vars.items()
+        if name != "gateway_postgres" or (value or "").lstrip().startswith("{")
+    }
+    return source
 
 
 def _check_variables() -> None:

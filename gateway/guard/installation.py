@@ -99,7 +99,7 @@ def _misfits(table: Table, rule: Rule, found: InstalledGuard) -> Iterable[str]:
         yield f"it takes equal tokens by {equal}, and the rule says {rule.equal}"
 
 
-REVISION = "r1001"
+REVISION = "r1002"
 """The revision of the fencing schema that the scripts of a guard call."""
 
 _REFUSED = "42501"

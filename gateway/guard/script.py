@@ -307,12 +307,20 @@ def remove(relations: Sequence[str], functions: Sequence[str]) -> str:
     ])  # fmt: skip
 
 
+_OF_WRITERS = (
+    "hold(text, text, text, boolean)",
+    "acquire(text, text, double precision, text, text, boolean)",
+    "renew(text, uuid, double precision)",
+    "release(text, text, text)",
+)
+
+
 def grants(role: str) -> str:
-    """Return the statements that let a role claim tokens. It needs no right on any table of the schema fencing."""
-    return (
-        f"GRANT USAGE ON SCHEMA fencing TO {quote(role)};\n"
-        f"GRANT EXECUTE ON FUNCTION fencing.hold(text, text, text, boolean) TO {quote(role)};"
-    )
+    """Return the statements that let a role acquire locks and claim tokens, without a right on any table of fencing."""
+    return "\n".join([
+        f"GRANT USAGE ON SCHEMA fencing TO {quote(role)};",
+        *(f"GRANT EXECUTE ON FUNCTION fencing.{function} TO {quote(role)};" for function in _OF_WRITERS),
+    ])  # fmt: skip
 
 
 def _rows(guard: Guard, relation: str, function: str) -> Iterator[str]:

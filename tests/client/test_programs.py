@@ -274,12 +274,12 @@ OURS = {
 
 
 def test_all_but_the_last_are_run() -> None:
-    assert list(SNIPPETS) == ["lock", "errors", "blocking"]
+    assert list(SNIPPETS) == ["lock", "database", "errors", "blocking"]
     assert PAGE.read_text().count("```python\n") == len(SNIPPETS) + 1
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", SNIPPETS)
+@pytest.mark.parametrize("name", [name for name in SNIPPETS if name != "database"])  # tests/guard has its tables
 def test_snippets(stage: Stage, name: str) -> None:
     code = SNIPPETS[name]
     for theirs, ours in OURS.items():
@@ -293,6 +293,50 @@ def test_snippets(stage: Stage, name: str) -> None:
     assert (int(after["token"]), after["holders"]) == (int(before or 0) + 1, [])
     assert stage.owner(42) == "dora"
     assert name == "errors" or stage.body(42, "statement") == b"120"
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the snippets as programs, and with one that uses the results of S3 clients."""
+    folder = tmp_path_factory.mktemp("typed")
+    for name, code in SNIPPETS.items():
+        (folder / f"{name}.py").write_text(code)
+    return folder
+
+
+WRONG = """
+from gateway.client.blocking import FencedClient, Lock
+
+def upload(lock: Lock) -> int:
+    lock.s3.put_object(Bucket="reports", Key=5)
+    return lock.token
+
+upload(FencedClient("http://127.0.0.1:8080"))
+"""
+
+
+@pytest.mark.thorough
+def test_the_snippets_pass_mypy_strict_and_mistakes_are_found(typed: Path) -> None:
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "/dev/null", "--cache-dir", str(typed)]
+    checked = subprocess.run([*command, typed], capture_output=True, text=True, timeout=PATIENCE * 4, check=False)
+    assert checked.stdout.startswith("Success: no issues found"), checked.stdout + checked.stderr
+    (wrong := typed / "wrong").mkdir()
+    (wrong / "wrong.py").write_text(WRONG)
+    found = subprocess.run([*command, wrong], capture_output=True, text=True, timeout=PATIENCE * 4, check=False)
+    lines = re.findall(r"wrong\.py:(\d+): error", found.stdout)
+    assert lines == ["5", "6", "8"], found.stdout
+
+
+@pytest.mark.installed
+def test_the_snippets_pass_pyright(typed: Path) -> None:
+    pyright = ROOT / "tests/clients/javascript/node_modules/.bin/pyright"
+    if not pyright.exists():
+        pytest.skip("pyright is not installed: make clients")
+    checked = subprocess.run(
+        [pyright, "--pythonpath", sys.executable, *typed.glob("*.py")],
+        capture_output=True, text=True, timeout=PATIENCE * 4, check=False,
+    )  # fmt: skip
+    assert (checked.returncode, "0 errors" in checked.stdout) == (0, True), checked.stdout + checked.stderr
 
 
 # A program that imports the client library loads no part of the server, and no library that it does not use.

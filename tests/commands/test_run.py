@@ -324,6 +324,38 @@ def test_a_program_of_postgresql_is_fenced_without_knowing_it(gateway: Gateway, 
     assert f"gateway run --lock {lock} -- PROGRAM" in unfenced.stderr
 
 
+def test_one_database_has_the_lock_until_a_gateway_is_added(gateway: Gateway, lock: str, ledger: str) -> None:
+    """The command line stays, the environment gets GATEWAY_URL, and tokens go on growing."""
+    job = [
+        "--lock",
+        lock,
+        "--",
+        sys.executable,
+        "-c",
+        f"{WRITE}\nimport json\nprint(json.dumps(dict(os.environ)))",
+        ledger,
+    ]
+    tokens = []
+    for url in ("", gateway.origin, ""):
+        keys = {"GATEWAY_API_KEY": "worker-key" if url else "", "GATEWAY_URL": url}
+        ended = gateway.run(*job, GATEWAY_POSTGRES=of_role(gateway, ledger), **keys)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        shown = json.loads(ended.stdout.splitlines()[-1])
+        assert ("AWS_SESSION_TOKEN" in shown, shown.get("GATEWAY_URL", "")) == (bool(url), url)
+        tokens.append(shown["FENCING_TOKEN"])
+    assert tokens == ["1", "2", "3"]
+    alone = {"GATEWAY_URL": "", "GATEWAY_API_KEY": ""}
+    for options, said in (
+        ((), "For one Postgres without a gateway, set --postgres."),
+        (("--postgres", "nowhere"), "connection string"),
+        (("--postgres", of_role(gateway, ledger), "--read", "all"), "need a gateway"),
+        (("--postgres", of_role(gateway, ledger), "--source", "etcd://127.0.0.1:1"), "need a gateway"),
+    ):
+        wrong = gateway.run(*options, "--lock", lock, "--", "true", **alone)
+        assert (wrong.returncode, said in wrong.stderr) == (2, True), wrong.stderr
+    assert gateway.lock(lock)["holders"] == []
+
+
 def test_a_database_that_cannot_be_read_is_an_error_before_the_lock(gateway: Gateway, lock: str) -> None:
     for dsn in ("nowhere", "host=a ld_preload=b"):
         wanted = Run(("true",), gateway.origin, lock, "worker-key", gateway.environment(), pytest.fail, postgres=dsn)

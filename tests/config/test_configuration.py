@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from gateway import wiring
-from gateway.config import load
+from gateway.config import former_keys, load
 from gateway.config.access import CallerKeys
 from gateway.db.database import Database
 from gateway.errors import ConfigurationError, Unavailable
@@ -75,6 +75,16 @@ def test_the_environment_wins(file: Path, monkeypatch: pytest.MonkeyPatch) -> No
     config = load(file)
     assert config.default.postgres.dsn.get_secret_value() == "postgresql://elsewhere/app"
     assert (config.server.max_body, config.server.port) == (1000, 9000)
+
+
+def test_the_address_of_gateway_run_is_no_section(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(COMPLETE)
+    dsn = load(file).default.postgres.dsn
+    monkeypatch.setenv("GATEWAY_POSTGRES", "postgresql://app@localhost/shop")
+    assert load(file).default.postgres.dsn == dsn
+    assert former_keys(file) == []
+    monkeypatch.setenv("GATEWAY_POSTGRES", '{"dsn": "postgresql://elsewhere/app"}')
+    assert load(file).default.postgres.dsn.get_secret_value() == "postgresql://elsewhere/app"
 
 
 def test_the_environment_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:

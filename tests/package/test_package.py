@@ -280,6 +280,25 @@ def test_it_brings_nothing_of_the_server(wheel: zipfile.ZipFile, plain: Environm
     assert plain.run("python", "-c", program).stdout.strip() == ""
 
 
+def test_the_documentation_lists_what_pip_installs_and_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
+    """pip installs all of the wheel for a client, the server included."""
+    assert wheel.filename is not None
+    assert Path(wheel.filename).stat().st_size < 2_000_000
+    assert sum(file.file_size for file in wheel.filelist) < 6_000_000
+    (listed,) = re.findall(
+        r"^```text\n(no extra.*?)^```$", (ROOT / "docs/sdk.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    rows = re.findall(r"^(no extra|\S+) +(\d+) \w+ +(\d+) MB((?:.*\n +)*.*)$", listed, re.MULTILINE)
+    assert [row[0] for row in rows] == ["no extra", "client", "postgres"]
+    plain = needed(wheel)
+    for extra, count, size, names in rows:
+        expected = plain if extra == "no extra" else needed(wheel, extra) - plain
+        assert set(names.split()) == expected, extra
+        assert int(count) == len(expected), extra
+        files = (file for name in expected for file in distribution(name).files or () if file.suffix != ".pyc")
+        assert sum(file.size or 0 for file in files) == pytest.approx(int(size) * 1e6, rel=0.3), extra
+
+
 def test_it_locks_and_writes_and_a_zombie_is_refused(plain: Environment, stage: Stage) -> None:
     number = stage.account()
     program = f"""

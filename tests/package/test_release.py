@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from email.message import Message
 from pathlib import Path
 from types import ModuleType
 
@@ -107,6 +108,34 @@ def test_the_section_of_the_first_release_gets_its_day() -> None:
     assert release.moved(before, "1.0.0", "2026-02-03") == "## Unreleased\n\n## 1.0.0 - 2026-02-03\n\n- All.\n"
 
 
+def stated(**fields: str) -> Message:
+    made = Message()
+    for name, value in fields.items():
+        made[name.replace("_", "-")] = value
+    return made
+
+
+@pytest.mark.thorough
+def test_each_component_has_its_licence(tmp_path: Path) -> None:
+    pins = re.findall(r"^([\w.-]+)==", (ROOT / "requirements/run.txt").read_text(), re.MULTILINE)
+    bill = tmp_path / "bill.json"
+    bill.write_text(json.dumps({"components": [{"name": name} for name in pins]}))
+    release.add_licences(bill)
+    found = {one["name"]: one["licenses"] for one in json.loads(bill.read_text())["components"]}
+    assert found.keys() == set(pins)
+    assert found["httpx"] == [{"license": {"id": "BSD-3-Clause"}}]
+    assert found["sniffio"] == [{"expression": "MIT OR Apache-2.0"}]
+    assert found["jinja2"] == [{"license": {"name": "BSD License"}}]
+    by_spdx = [name for name, (one, *_) in found.items() if "expression" in one or "id" in one["license"]]
+    assert len(by_spdx) > 0.8 * len(pins)
+    long = stated(
+        License="MIT License\n\nPermission is hereby granted", Classifier="License :: OSI Approved :: MIT License"
+    )
+    assert release.licences(long) == [{"license": {"name": "MIT License"}}]
+    with pytest.raises(release.Refused, match="six states no licence"):
+        release.licences(stated(Name="six"))
+
+
 @pytest.mark.nightly
 @pytest.mark.thorough
 def test_a_release(scratch: Path, tmp_path: Path) -> None:
@@ -143,6 +172,7 @@ def test_a_release(scratch: Path, tmp_path: Path) -> None:
     pins = re.findall(r"^([\w.-]+)==([^ ;]+)", (scratch / "requirements/run.txt").read_text(), re.MULTILINE)
     assert {(one["name"], one["version"]) for one in json.loads(bill)["components"]} == set(pins)
     assert json.loads(bill)["metadata"]["component"]["version"] == version
+    assert all(one["licenses"] for one in json.loads(bill)["components"])
 
     again, kept = released(scratch, version), state(scratch)
     assert again.returncode == 2

@@ -6,7 +6,8 @@
 -- Names of resources, buckets and keys are compared byte by byte, whatever the database's locale: COLLATE "C".
 --
 -- Functions carry a version in their names, because gateways of two versions run side by side during an upgrade. The
--- meaning of a released version never changes. `fencing.hold` has none: people's own code calls it.
+-- meaning of a released version never changes. `fencing.hold`, `acquire`, `renew` and `release` have none:
+-- people's own code calls them.
 --
 -- Most functions are VOLATILE plpgsql for one reason: each statement inside takes a fresh snapshot. So it sees what a
 -- predecessor committed while the function waited for a lock (docs/decisions/004).
@@ -20,7 +21,7 @@ END $$;
 
 -- The revision of the schema: the newest migration.
 CREATE TABLE fencing.migration (version_num varchar(32) CONSTRAINT migration_pkc PRIMARY KEY);
-INSERT INTO fencing.migration (version_num) VALUES ('r1001');
+INSERT INTO fencing.migration (version_num) VALUES ('r1002');
 
 \ir fences.sql
 \ir opening.sql
@@ -42,4 +43,5 @@ INSERT INTO fencing.migration (version_num) VALUES ('r1001');
 \ir refusals.sql
 \ir key_uses.sql
 \ir roles.sql
+\ir direct_locks.sql
 \ir compatibility.sql

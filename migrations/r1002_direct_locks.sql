@@ -1,0 +1,87 @@
+-- Locks of sessions that have no gateway: those of the lease service, by the same functions.
+
+-- Ask for a lock. Idempotent: a holder has one lease, one place in the queue, and one token.
+-- Takes the lock, a name of the holder, seconds of TTL, a name of the request, the mode, and whether to wait in the queue.
+-- A session that waits asks again; after five seconds without a question it loses its place.
+-- Returns `outcome` as acquire_v1 does: granted, with the id of the lease, its token and the seconds it lasts. Otherwise
+-- it is upgrade, exhausted, waiting or held, with the holder that is in the way and the seconds of its lease.
+-- Raises FN400 for a name, TTL or mode that no lease has. Raises FN409 in a transaction whose snapshot does not move, and
+-- FN503 if the database was not opened. A token counts once the transaction has committed.
+CREATE FUNCTION fencing.acquire(
+    resource text, holder text, ttl double precision, request text, mode text DEFAULT 'exclusive',
+    wait boolean DEFAULT false,
+    OUT outcome text, OUT lease uuid, OUT token text, OUT expires_in double precision, OUT held_by text
+) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
+DECLARE
+    -- A waiter has no gateway with heartbeats. Its place lasts for some seconds, as between two requests to a gateway.
+    no_gateway CONSTANT uuid := '00000000-0000-0000-0000-000000000000';
+    lasts CONSTANT double precision := 5;
+    caller text := fencing.session_role_v1();
+    asked record;
+BEGIN
+    PERFORM fencing.check_open_v1();
+    IF fencing.canonical_v1(acquire.resource) IS NOT TRUE THEN
+        PERFORM fencing.word_refusal_v1('resource-malformed', acquire.resource, NULL, NULL, NULL, NULL);
+    ELSIF acquire.holder IS NULL OR acquire.holder COLLATE "C" !~ '^[!-~]([ -~]{0,198}[!-~])?$' THEN
+        PERFORM fencing.word_refusal_v1('holder-malformed', acquire.resource, NULL, NULL, NULL, NULL);
+    ELSIF acquire.mode NOT IN ('exclusive', 'shared') OR acquire.ttl NOT BETWEEN 0.1 AND 86400
+        OR acquire.request !~ '^[!-~]{1,64}$' OR num_nulls(acquire.mode, acquire.ttl, acquire.request) > 0
+    THEN
+        RAISE EXCEPTION USING ERRCODE = 'FN400', MESSAGE = 'No lease has this mode, TTL or name of a request.',
+            DETAIL = jsonb_build_object('code', 'request-malformed')::text,
+            HINT = 'Ask for exclusive or shared, for 0.1 to 86400 seconds, with a name of 1 to 64 ASCII characters.';
+    ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION USING ERRCODE = 'FN409', MESSAGE = 'A lock cannot be acquired in a transaction of this isolation.',
+            DETAIL = jsonb_build_object('code', 'isolation', 'resource', acquire.resource)::text,
+            HINT = 'Acquire it in a READ COMMITTED transaction of its own: another snapshot may be older than a lease.';
+    END IF;
+    PERFORM set_config('synchronous_commit', 'on', true)
+    WHERE current_setting('synchronous_commit') IN ('off', 'local');
+    SELECT * INTO asked FROM fencing.acquire_v1(
+        acquire.resource, acquire.holder, caller, acquire.mode, acquire.request, acquire.ttl, 0,
+        CASE WHEN acquire.wait THEN no_gateway END, lasts, lasts);
+    IF asked.outcome = 'waiting' THEN
+        PERFORM fencing.leave_v1(no_gateway, ARRAY[acquire.resource], ARRAY[asked.ticket], lasts);
+    END IF;
+    outcome := asked.outcome;
+    IF outcome = 'granted' THEN
+        lease := (asked.lease).id;
+        token := fencing.token_v1((asked.lease).epoch, (asked.lease).value);
+        expires_in := asked.expires_in;
+        RETURN;
+    END IF;
+    SELECT l.holder, extract(epoch FROM l.expires_at - clock_timestamp()) INTO held_by, expires_in
+    FROM fencing.lease l WHERE l.resource = acquire.resource AND l.expires_at > clock_timestamp()
+    ORDER BY l.expires_at DESC LIMIT 1;
+END
+$function$;
+REVOKE ALL ON FUNCTION fencing.acquire FROM PUBLIC;
+
+-- Renew a lease of this role.
+-- Takes the lock, the id of the lease, and seconds of TTL; null keeps the old one.
+-- Returns the seconds it lasts. Null if it has lapsed, was released or was broken, or is another role's.
+CREATE FUNCTION fencing.renew(resource text, lease uuid, ttl double precision DEFAULT NULL) RETURNS double precision
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
+BEGIN
+    PERFORM fencing.check_open_v1();
+    IF renew.ttl NOT BETWEEN 0.1 AND 86400 THEN
+        RAISE EXCEPTION USING ERRCODE = 'FN400', MESSAGE = 'No lease has this TTL.',
+            DETAIL = jsonb_build_object('code', 'request-malformed')::text, HINT = 'Ask for 0.1 to 86400 seconds.';
+    END IF;
+    RETURN (
+        SELECT r.expires_in FROM fencing.renew_v1(
+            ARRAY[renew.resource], ARRAY[renew.lease], ARRAY[fencing.session_role_v1()], ARRAY[renew.ttl]) AS r);
+END
+$function$;
+REVOKE ALL ON FUNCTION fencing.renew FROM PUBLIC;
+
+-- End what a request of this role has got: its lease, or its place in the queue. Does nothing if neither is there.
+-- Takes the lock, the holder, and the name of the request.
+CREATE FUNCTION fencing.release(resource text, holder text, request text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
+BEGIN
+    PERFORM fencing.withdraw_v1(release.resource, release.holder, fencing.session_role_v1(), release.request);
+END
+$function$;
+REVOKE ALL ON FUNCTION fencing.release FROM PUBLIC;
