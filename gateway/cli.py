@@ -1,7 +1,7 @@
 """The command line.
 
-Its commands: serve, health, reload, config, migrate, doctor, sweep, auth, guard, naming, databases, audit, credentials,
-epoch, run, demo, and completion.
+Its commands: init, serve, health, reload, config, migrate, doctor, sweep, auth, guard, naming, databases, audit,
+credentials, epoch, run, demo, and completion.
 
 A problem that the user can solve is one line on standard error, with exit code 2. ``serve`` ends so, too, before it
 listens. From then on, all that it writes is the log.
@@ -38,7 +38,15 @@ from gateway.commands.console import (
     tell,
     the_one,
 )
-from gateway.commands.environment import AdminKeyFile, ApiKeyFile, GatewayUrl, api_key, environment, secret_of
+from gateway.commands.environment import (
+    AdminKeyFile,
+    ApiKeyFile,
+    GatewayUrl,
+    api_key,
+    environment,
+    secret_access_key,
+    secret_of,
+)
 from gateway.commands.guard import guard
 from gateway.errors import ConfigurationError, GatewayError, ServerNotInstalled
 from gateway.text import span, visible
@@ -108,6 +116,46 @@ def options(
     ] = False,
 ) -> None:
     """Define the options of every command."""
+
+
+@application.command("init")
+def write_configuration(
+    config: Annotated[Path, typer.Option(help="The file to write. One that is there is not changed.")] = Path(
+        "gateway.toml"
+    ),
+    dsn: Annotated[str | None, typer.Option(help="The address of the database.")] = None,
+    dsn_file: Annotated[
+        Path | None, typer.Option(help="A file with the text of --dsn, which process lists show.")
+    ] = None,
+    schema: Annotated[
+        list[str] | None, typer.Option(help="A schema to expose; repeatable. The default is public, if it has tables.")
+    ] = None,
+    s3_endpoint: Annotated[
+        str | None, typer.Option(envvar="AWS_ENDPOINT_URL", help="The address of the object store.")
+    ] = None,
+    s3_region: Annotated[
+        str, typer.Option(envvar="AWS_DEFAULT_REGION", help="The region that signatures name.")
+    ] = "us-east-1",
+    s3_access_key_id: Annotated[
+        str | None, typer.Option(envvar="AWS_ACCESS_KEY_ID", help="The gateway's access key id at the store.")
+    ] = None,
+    s3_secret_file: Annotated[
+        Path | None, typer.Option(help="A file with the secret access key, instead of AWS_SECRET_ACCESS_KEY.")
+    ] = None,
+    *,
+    no_store: Annotated[bool, typer.Option("--no-store", help="There is no object store, only tables.")] = False,
+) -> None:
+    """Write a first configuration, for the tables and buckets that are there. It only observes.
+
+    In a terminal it asks for what no option gives. The file has the secrets, and only its owner can read it.
+    """
+    from gateway.commands.init import Answers, init  # noqa: PLC0415 - few commands need it
+
+    secret = secret_of("--s3-secret", None, s3_secret_file) or secret_access_key()
+    endpoint = "" if no_store else s3_endpoint
+    init(
+        config, Answers(secret_of("--dsn", dsn, dsn_file), endpoint, s3_region, s3_access_key_id, secret), schema or ()
+    )
 
 
 @application.command()

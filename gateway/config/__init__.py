@@ -170,6 +170,14 @@ def load(path: Path | None) -> Config:
     return Config.model_construct(config.model_fields_set, **dict(config))
 
 
+def of(values: Mapping[str, Any], source: str) -> Config:
+    """Return the configuration of these values alone. Raises ``ConfigurationError``, which names the ``source``."""
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigurationError(explain(error, Config, Places(source, "", values, {})), advice="") from None
+
+
 def former_keys(path: Path | None) -> list[str]:
     """Return a line for each former key that a configuration has: its place, and what to write instead."""
     known = places(path)
