@@ -31,11 +31,14 @@ DATABASE = "app"
 BUCKET = "reports"
 FIRST_TOKEN = 33
 
+# The story writes row 1, the printed commands 2 and 3, the README 4, and the quick start 5. The fence that one raises
+# would refuse the tokens of another.
 SAMPLE = (
     """CREATE TABLE IF NOT EXISTS public.accounts
        (id bigint PRIMARY KEY, owner text NOT NULL, balance bigint NOT NULL, note text)""",
     """INSERT INTO public.accounts (id, owner, balance)
-       VALUES (1, 'ann', 100), (2, 'bob', 200), (3, 'eve', 300) ON CONFLICT DO NOTHING""",
+       VALUES (1, 'ann', 100), (2, 'bob', 200), (3, 'eve', 300), (4, 'joe', 100), (5, 'sue', 200)
+       ON CONFLICT DO NOTHING""",
     """CREATE TABLE IF NOT EXISTS public.runs
        (job text, day date, machine text NOT NULL, PRIMARY KEY (job, day))""",
     """CREATE TABLE IF NOT EXISTS public.catalogue
@@ -57,22 +60,24 @@ INTRODUCTION = Template("""The page with what was refused: $url/ui/
 Paste the commands below into another terminal. Ctrl-C stops everything.
 
 The gateway is at $url. Behind it:
-  table   public.accounts, rows 1 to 3     ($tables)
+  table   public.accounts, rows 1 to 5     ($tables)
   table   public.runs, public.catalogue    (for what is in examples/)
-  table   public.orders, rows 5 and 6      (guarded: the role "app" writes it past the gateway, under a lock)
+  table   public.orders, rows 5 and 6      (guarded, for the role "app")
   bucket  $bucket                          (in memory, gone when this ends)
-The caller "demo" has the S3 keys demo / demo-secret and the API key demo-key. Tables can be used without a key.
+The caller "demo" has the S3 keys demo / demo-secret, and the API key demo-key.
+Tables can be used without a key.
 The database of the role "app": $database
 """)
 
 EPILOGUE = """
-The page shows this, and what happened in the last days, which is a sample: gateway demo --story --keep
+The page shows this, and a sample of the days before: gateway demo --story --keep
 """
 
 EPILOGUE_KEPT = Template("""
 The page: $url/ui/
-It shows this, and what happened in the last days, which is a sample: a nightly job whose VM was stopped, an election
-that would not settle, a cron job on three machines, an importer that is only observed. The same in a terminal:
+It shows this, and what happened in the last days, which is a sample: a nightly
+job whose VM was stopped, an election that would not settle, a cron job on three
+machines, an importer that is only observed. The same in a terminal:
 
 $gateway audit search --url $url --resource job/nightly-report --kind rejection
 $gateway audit verify --url $url
