@@ -4,7 +4,7 @@ Its commands: init, serve, health, reload, config, migrate, doctor, sweep, auth,
 credentials, epoch, run, demo, and completion.
 
 A problem that the user can solve is one line on standard error, with exit code 2. ``serve`` ends so, too, before it
-listens. From then on, all that it writes is the log.
+listens. From then on, all that it writes is the log, but for two lines to a terminal.
 
 The plain package has no libraries of the server. So this module and ``gateway.commands`` import them in functions only,
 and a command that needs them says what to install.
