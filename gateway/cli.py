@@ -26,6 +26,7 @@ from gateway.commands.auth import auth
 from gateway.commands.changes import databases, naming
 from gateway.commands.config import AllowMissing, configuration
 from gateway.commands.console import (
+    AsJson,
     ConfigPath,
     DatabaseName,
     ExitCode,
@@ -33,6 +34,7 @@ from gateway.commands.console import (
     each,
     load,
     places,
+    print_facts,
     print_report,
     say,
     tell,
@@ -183,15 +185,18 @@ def health(
     alive: Annotated[
         bool, typer.Option("--alive", help="Any answer will do: the process serves, whatever the database does.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Ask a gateway whether it can take writes. Exit code 1: it cannot, or it does not answer."""
     from gateway.commands.health import problem  # noqa: PLC0415 - few commands ask
 
-    found = problem(url, timeout, alive=alive)
-    if found is not None:
+    found, asked = problem(url, timeout, alive=alive), "alive" if alive else "ready"
+    if found is not None and not as_json:
         say(f"gateway: {found}")
+    else:
+        print_facts({"url": url, asked: found is None, "problem": found}, [asked], as_json=as_json)
+    if found is not None:
         raise typer.Exit(ExitCode.NO)
-    typer.echo("alive" if alive else "ready")
 
 
 @application.command(hidden=True)

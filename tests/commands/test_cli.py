@@ -393,6 +393,8 @@ def test_ready_while_writes_are_possible(dsn: str) -> None:
     with served(config(dsn)) as port:
         asked = called("health", *PATIENTLY, "--url", f"http://127.0.0.1:{port}/")
         assert (asked.returncode, asked.stdout) == (0, "ready\n")
+        asked = called("health", *PATIENTLY, "--json", "--url", url := f"http://127.0.0.1:{port}")
+        assert json.loads(asked.stdout) == {"url": url, "ready": True, "problem": None}
 
 
 def test_alive_but_not_ready_without_its_database() -> None:
