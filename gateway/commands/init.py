@@ -110,6 +110,12 @@ def _summary(path: Path, found: "Surroundings") -> Iterator[str]:
     )
     if found.others:
         yield f"These schemas have tables, too, and are not exposed: {', '.join(found.others)}."
+    file = shlex.quote(str(path))
+    migrate = f"--config {file}"
+    if found.lacking:
+        yield f"The role {found.lacking} may not install the schema fencing. Let $OWNER be the DSN of a role that may."
+        migrate = f'--dsn "$OWNER" --grant-to {shlex.quote(found.lacking)}'
     yield "Continue with these commands. They install the schema fencing, say what is not right yet, and serve:"
-    for command in ("migrate", "doctor", "serve"):
-        yield f"  gateway {command} --config {shlex.quote(str(path))}"
+    yield f"  gateway migrate {migrate}"
+    yield f"  gateway doctor --config {file}"
+    yield f"  gateway serve --config {file}"

@@ -89,7 +89,9 @@ def run(port: int, data: Path | None, signals: serving.Signals, *, with_story: b
 
     ``data`` is where the tables are kept; None throws them away. ``keep`` stays after the story.
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False)
+    # The story is folded between words. Addresses and commands are printed whole, to be pasted.
+    console.soft_wrap = not console.is_terminal
     embedded.require_packages()
     with ExitStack() as stack:
         listener = stack.enter_context(serving.bind(HOST, port))
@@ -108,10 +110,12 @@ def run(port: int, data: Path | None, signals: serving.Signals, *, with_story: b
         stack.callback(signals.ignore)
         told = not with_story or story.play(url, _next_token(dsn), console)
         if with_story:
-            console.print(EPILOGUE_KEPT.substitute(url=url, gateway=_beside("gateway")) if keep else EPILOGUE)
+            kept = EPILOGUE_KEPT.substitute(url=url, gateway=_beside("gateway"))
+            console.print(kept if keep else EPILOGUE, soft_wrap=True)
         if keep or not with_story:
             tables = "thrown away when this ends" if data is None else f"kept in {data}"
-            console.print(INTRODUCTION.substitute(url=url, tables=tables, bucket=BUCKET, database=database))
+            said = INTRODUCTION.substitute(url=url, tables=tables, bucket=BUCKET, database=database)
+            console.print(said, soft_wrap=True)
             print(commands(url, _next_token(dsn), database), flush=True)  # noqa: T201 - to be pasted as it stands
             threading.Event().wait()
     return told

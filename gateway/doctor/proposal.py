@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from gateway.config.sections import ObjectStore
 from gateway.config.toml import value_text
-from gateway.db import catalog
+from gateway.db import catalog, migrations, rights
 from gateway.db.database import Database
 from gateway.errors import ConfigurationError, ResourceUnderivable, first_few
 from gateway.objects.s3 import xml
@@ -44,7 +44,8 @@ class Surroundings:
     """A database and a store, as far as a first configuration depends on them.
 
     ``schemas`` are to be exposed; ``others`` have tables, too. ``keyed``: tables that need no rule. ``buckets``: None
-    if the store lists none to this key.
+    if the store lists none to this key. ``lacking``: the role of the database, if it may not install the schema
+    ``fencing``.
     """
 
     schemas: Sequence[str]
@@ -52,6 +53,7 @@ class Surroundings:
     keyed: Sequence[str] = ()
     needs: Sequence[Need] = ()
     buckets: Sequence[str] | None = ()
+    lacking: str | None = None
 
 
 async def look(dsn: str, store: ObjectStore | None, schemas: Sequence[str], *, installed: bool) -> Surroundings:
@@ -68,6 +70,11 @@ async def look(dsn: str, store: ObjectStore | None, schemas: Sequence[str], *, i
         snapshot = Snapshot.from_rows(
             await catalog.relations(database, present, installed=installed), await catalog.references(database)
         )
+        lacking = None
+        try:
+            await migrations.check_rights(dsn)
+        except ConfigurationError:
+            lacking = (await rights.server_facts(database)).role
     filled = list(dict.fromkeys(schema for schema, _ in snapshot.tables))
     exposed = schemas or [name for name in filled if name == "public"] or filled or ["public"]
     tables = {name: table for name, table in snapshot.tables.items() if name[0] in exposed}
@@ -79,6 +86,7 @@ async def look(dsn: str, store: ObjectStore | None, schemas: Sequence[str], *, i
         [table.title for table in tables.values() if table.primary_key and table.title not in named],
         needs,
         () if store is None else await _buckets(store),
+        lacking,
     )
 
 
@@ -90,15 +98,11 @@ async def _buckets(store: ObjectStore) -> Sequence[str] | None:
 
 
 def _needs(snapshot: Snapshot) -> Iterator[Need]:
-    """Yield each table with each kind of its needs, once."""
-    found: dict[tuple[str, str], Need] = {}
-    for table in snapshot.tables.values():
-        if need := _own_need(table):
-            found[need.table, need.kind] = need
+    """Yield each table that needs a rule, once: the doctor examines the rule that it gets."""
+    found = {need.table: need for table in snapshot.tables.values() if (need := _own_need(table))}
     for effect in find_side_effects(snapshot, lambda *_: Rule()):
         kind = "names" if effect.another_name else "reach"
-        if (effect.table, "elsewhere") not in found:
-            found.setdefault((effect.table, kind), Need(effect.table, kind, f"needs a rule: {effect.text}"))
+        found.setdefault(effect.table, Need(effect.table, kind, f"needs a rule: {effect.text}"))
     yield from found.values()
 
 

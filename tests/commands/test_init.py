@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from gateway.demo import embedded
-from gateway.demo.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres, under_role
 from gateway.doctor.proposal import CALLER, MOST, Need, Surroundings, document, sections
 from tests.guard.stage import session
 from tests.processes import COMMAND, PATIENCE, called, free_port, started
@@ -148,6 +148,18 @@ def test_no_name_of_a_table_or_bucket_ends_a_comment() -> None:
     found = Surroundings(["public"], [], [name], [Need(name, "key", "why")], [name])
     store = {"endpoint": "http://s3", "access_key_id": "store", "secret_access_key": "secret"}
     assert "server" not in tomllib.loads(document(sections("postgresql://x", store, lambda: "k" * 64), found))
+
+
+def test_a_role_that_may_not_install_the_schema_is_told_how(tmp_path: Path, shop: str) -> None:
+    execute(shop, "DO $$ BEGIN CREATE ROLE clerk LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    made = called("init", "--config", str(tmp_path / "x"), "--dsn", under_role(shop, "clerk"), "--no-store")
+    assert made.returncode == 0, made.stderr
+    [migrate] = [line for line in made.stdout.splitlines() if line.startswith("  gateway migrate")]
+    command = migrate.replace('"$OWNER"', shop).split()[1:]
+    assert command == ["migrate", "--dsn", shop, "--grant-to", "clerk"]
+    assert called(*command).returncode == 0
+    again = called("init", "--config", str(tmp_path / "y"), "--dsn", under_role(shop, "clerk"), "--no-store")
+    assert (again.returncode, "OWNER" in again.stdout) == (0, False), "it is installed"
 
 
 def test_every_key_is_new(tmp_path: Path, dsn: str) -> None:
