@@ -70,7 +70,7 @@ The database of the role "app": $database
 """)
 
 EPILOGUE = """
-The page shows this, and a sample of the days before: gateway demo --story --keep
+The page shows this, and a sample of days before: gateway demo --story --keep
 """
 
 EPILOGUE_KEPT = Template("""

@@ -308,17 +308,18 @@ def test_all_that_a_serving_gateway_writes_is_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("caller", "said"),
-    [
-        ("worker", "log in there with the API key of worker."),
-        ("anonymous", "open it."),
-        ("other", "grant a caller audit"),
-    ],
+    "case",
+    first(
+        [
+            ("worker", "log in there with the API key of worker."),
+            ("anonymous", "open it."),
+            ("other", "grant a caller audit"),
+        ]
+    ),
 )
-def test_a_terminal_is_told_where_the_page_is_and_what_is_next(
-    tmp_path: Path, dsn: str, caller: str, said: str
-) -> None:
+def test_a_terminal_is_told_where_the_page_is_and_what_is_next(tmp_path: Path, dsn: str, case: tuple[str, str]) -> None:
     """The second line and the third: the first one is that of the log."""
+    caller, said = case
     path = tmp_path / "gateway.toml"
     listen, keys = f"0.0.0.0:{(port := free_port())}", 'api_key = "of-a-worker"'
     pair = 'access_key_id = "other"\nsecret_access_key = "of-another"'
