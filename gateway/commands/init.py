@@ -103,10 +103,9 @@ def _summary(path: Path, found: "Surroundings") -> Iterator[str]:
     from gateway.doctor.proposal import CALLER  # noqa: PLC0415 - as above
 
     buckets = "" if found.buckets is None else f"; buckets: {len(found.buckets)}"
-    needing = len({one.table for one in found.needs})
     yield (
-        f"{path} is written. Tables that need no rule: {len(found.keyed)}, that need one: {needing}{buckets}. "
-        f"The caller {CALLER} has new keys. Rules only observe."
+        f"{path} is written. Tables that need no rule: {len(found.keyed)}, that need one: {len(found.needs)}{buckets}. "
+        f"The caller {CALLER} has new keys. It only observes."
     )
     if found.others:
         yield f"These schemas have tables, too, and are not exposed: {', '.join(found.others)}."

@@ -59,8 +59,8 @@ class Surroundings:
 async def look(dsn: str, store: ObjectStore | None, schemas: Sequence[str], *, installed: bool) -> Surroundings:
     """Look at a database and a store. Nothing is written. ``installed``: the database has the fencing schema.
 
-    Without ``schemas``: ``public``, or if that has no tables, all that have some. Raises ``ConfigurationError`` if
-    there are none, and ``GatewayError`` if one of both does not answer.
+    Without ``schemas``: ``public``, or if that has no tables, all that have some. Raises ``ConfigurationError`` for a
+    schema that is not there, and ``GatewayError`` if one of both does not answer.
     """
     async with Database(dsn, pool_size=1) as database:
         present = await catalog.schema_names(database)
@@ -76,7 +76,7 @@ async def look(dsn: str, store: ObjectStore | None, schemas: Sequence[str], *, i
         except ConfigurationError:
             lacking = (await rights.server_facts(database)).role
     filled = list(dict.fromkeys(schema for schema, _ in snapshot.tables))
-    exposed = schemas or [name for name in filled if name == "public"] or filled or ["public"]
+    exposed = schemas or [name for name in filled if name == "public"] or filled or present[:1] or ["public"]
     tables = {name: table for name, table in snapshot.tables.items() if name[0] in exposed}
     needs = list(_needs(Snapshot(tables, snapshot.graph)))
     named = {need.table for need in needs}
