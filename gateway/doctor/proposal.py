@@ -44,7 +44,7 @@ class Surroundings:
     """A database and a store, as far as a first configuration depends on them.
 
     ``schemas`` are to be exposed; ``others`` have tables, too. ``keyed``: tables that need no rule. ``buckets``: None
-    if the store lists none to this key. ``lacking``: the role of the database, if it may not install the schema
+    if no store lists any to this key. ``lacking``: the role of the database, if it may not install the schema
     ``fencing``.
     """
 
@@ -85,7 +85,7 @@ async def look(dsn: str, store: ObjectStore | None, schemas: Sequence[str], *, i
         [name for name in filled if name not in exposed],
         [table.title for table in tables.values() if table.primary_key and table.title not in named],
         needs,
-        () if store is None else await _buckets(store),
+        None if store is None else await _buckets(store),
         lacking,
     )
 
@@ -140,7 +140,7 @@ def sections(dsn: str | None, store: Mapping[str, str | None] | None, keys: Call
 
 def document(values: Mapping[str, Any], found: Surroundings) -> str:
     """Return the file: the sections, with comments on what was found. It has ``MOST`` lines at most."""
-    remarks = _remarks(found)
+    remarks = _remarks(found, stored="s3" in values)
     values = {**values, "postgres": {**values["postgres"], "schemas": list(found.schemas)}}
     lines = ["# Written by gateway init, with secrets. docs/reference/configuration.md has every key."]
     for name, section in values.items():
@@ -154,7 +154,7 @@ def document(values: Mapping[str, Any], found: Surroundings) -> str:
     return "\n".join([*lines[:after], *notes, *lines[after:]]) + "\n"
 
 
-def _remarks(found: Surroundings) -> dict[tuple[str, str], str]:
+def _remarks(found: Surroundings, *, stored: bool) -> dict[tuple[str, str], str]:
     """Return what is said at the ends of lines. Names come from outside, and must not end a comment."""
     tables = f"these have keys and need no rule: {first_few(found.keyed)}" if found.keyed else ""
     buckets = "the store lists no buckets to this key" if found.buckets is None else ""
@@ -164,8 +164,12 @@ def _remarks(found: Surroundings) -> dict[tuple[str, str], str]:
         ("postgres", "schemas"): tables,
         ("s3", "endpoint"): buckets,
         ("fencing", "mode"): 'writes pass, and the record says which would be refused; then "enforce"',
-        ("callers", "name"): "the API key is for tables, locks and the page; the pair signs S3 requests",
-        ("grants", "everything"): "all tables of these schemas, and all buckets; docs/grants.md limits a caller",
+        ("callers", "name"): "the API key is for tables, locks and the page"
+        + ("; the pair signs S3 requests" if stored else ""),
+        (
+            "grants",
+            "everything",
+        ): f"all tables above{' and all buckets' if stored else ''}; docs/grants.md limits a caller",
     }
     return {place: visible(text) for place, text in remarks.items()}
 

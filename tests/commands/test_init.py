@@ -62,7 +62,7 @@ def client(endpoint: str, key: str, secret: str) -> Any:
 
 
 def written(serve: list[str], *, api_key: str, access_key_id: str, secret_access_key: str, **_: str) -> Any:
-    """Serve, write a row and an object without a token, and return the record."""
+    """Serve, write a row and an object without a token, look at the page, and return the record."""
     url = f"http://127.0.0.1:{(port := free_port())}"
     with started(*serve, "--listen", f"127.0.0.1:{port}") as gateway:
         gateway.wait_for(lambda: '"listening"' in gateway.errors.read_text())
@@ -73,6 +73,9 @@ def written(serve: list[str], *, api_key: str, access_key_id: str, secret_access
                 objects.put_object(Bucket="reports", Key="a", Body=b"a")
             assert caller.get("/v1/tables/orders?id=eq.1").json()[0]["state"] == "sent"
             entries = caller.get("/v1/rejections").json()["rejections"]
+        with httpx.Client(base_url=url, headers={"Origin": url}, follow_redirects=True, timeout=PATIENCE) as person:
+            assert person.post("/ui/login", data={"api_key": api_key}).status_code == 200
+            assert "public.orders/1" in person.get("/ui/resources").text
         assert gateway.stop() == 0
     return entries
 
@@ -166,7 +169,8 @@ def test_every_key_is_new(tmp_path: Path, dsn: str) -> None:
     keys = set()
     for number in range(2):
         path = tmp_path / f"{number}.toml"
-        assert called("init", "--config", str(path), "--dsn", dsn, "--no-store").returncode == 0
+        made = called("init", "--config", str(path), "--dsn", dsn, "--no-store")
+        assert (made.returncode, "bucket" in made.stdout + path.read_text()) == (0, False)
         values = tomllib.loads(path.read_text())
         assert "s3" not in values
         keys.add(values["callers"][0]["api_key"])
