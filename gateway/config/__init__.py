@@ -10,9 +10,9 @@ so that code about a database knows one only. Assembly, commands and the doctor 
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import (
@@ -131,30 +131,38 @@ def _not_toml(path: Path, said: str) -> str:
     return f"{path}, {f'line {line[1]}' if line else 'at its end'}: not TOML: {what}."
 
 
+_Source: TypeAlias = PydanticBaseSettingsSource
+
+
+def _reading(sources: Callable[[type[BaseSettings], _Source, _Source], tuple[_Source, ...]]) -> type[Config]:
+    """Return a class whose values come from sources alone: of the model, its arguments and the environment."""
+
+    class FromSources(Config):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: _Source,
+            env_settings: _Source,
+            dotenv_settings: _Source,
+            file_secret_settings: _Source,
+        ) -> tuple[_Source, ...]:
+            return sources(settings_cls, init_settings, env_settings)
+
+    return FromSources
+
+
 def load(path: Path | None) -> Config:
     """Read the configuration. Without ``path`` all of it comes from the environment.
 
     Raises ``ConfigurationError``, which names the file, the line and the entry of each problem.
     """
     known = places(path)
-
-    class FromFile(Config):
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            if path is None:
-                return (env_settings,)
-            return env_settings, TomlConfigSettingsSource(settings_cls, path)
-
     _check_variables()
     try:
-        config = FromFile()
+        config = _reading(
+            lambda model, _, env: (env,) if path is None else (env, TomlConfigSettingsSource(model, path))
+        )()
     except SettingsError as error:
         field = re.search(r'field "(\w+)"', str(error))
         variable = f"GATEWAY_{field[1].upper()}" if field else "a GATEWAY_ variable"
@@ -173,9 +181,10 @@ def load(path: Path | None) -> Config:
 def of(values: Mapping[str, Any], source: str) -> Config:
     """Return the configuration of these values alone. Raises ``ConfigurationError``, which names the ``source``."""
     try:
-        return Config.model_validate(values)
+        config = _reading(lambda _, given, __: (given,))(**values)
     except ValidationError as error:
         raise ConfigurationError(explain(error, Config, Places(source, "", values, {})), advice="") from None
+    return Config.model_construct(config.model_fields_set, **dict(config))
 
 
 def former_keys(path: Path | None) -> list[str]:

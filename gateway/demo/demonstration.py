@@ -18,7 +18,7 @@ from rich.console import Console
 from gateway import serving
 from gateway.app import build
 from gateway.auth.grants import Action
-from gateway.config import Config
+from gateway.config import Config, of
 from gateway.config.databases import DatabaseConfig
 from gateway.db import fences, migrations
 from gateway.db.database import Database
@@ -124,7 +124,7 @@ def run(port: int, data: Path | None, signals: serving.Signals, *, with_story: b
 def configuration(dsn: str, endpoint: str) -> Config:
     """Return the configuration of the demo's gateway. Nothing comes from the environment."""
     keys = {"access_key_id": "demo", "secret_access_key": "demo-secret", "api_key": "demo-key"}
-    return Config.model_validate(
+    return of(
         {
             "postgres": {"dsn": dsn},
             "s3": {"endpoint": endpoint, "access_key_id": "embedded", "secret_access_key": "embedded"},
@@ -156,7 +156,8 @@ def configuration(dsn: str, endpoint: str) -> Config:
                 {"match": f"{BUCKET}/legacy/{{feed}}/**", "resource": "feed/{feed}", "mode": "observe"},
             ],
             "alarms": [{"name": "zombies", "more_than": 20, "minutes": 5}],
-        }
+        },
+        "the demo",
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from gateway import wiring
-from gateway.config import load
+from gateway.config import load, of
 from gateway.config.access import CallerKeys
 from gateway.db.database import Database
 from gateway.errors import ConfigurationError, Unavailable
@@ -233,6 +233,13 @@ async def test_an_unknown_bucket_is_found(filled: str, tmp_path: Path) -> None:
     assert '[[objects]] "reprots/{job}/**", match: there is no bucket reprots. Did you mean reports?' in wrong.stderr
     assert later.returncode == 0
     assert "there is no bucket reprots" in later.stderr
+
+
+def test_a_command_may_have_values_of_its_own_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_POSTGRES__POOL_SIZE", "3")
+    monkeypatch.setenv("GATEWAY_FENCING__MODE", "observe")
+    settings = of({"postgres": {"dsn": "postgresql://x"}}, "the demo")
+    assert settings == of({"postgres": {"dsn": "postgresql://x", "pool_size": 16}, "fencing": {"mode": "enforce"}}, "")
 
 
 async def test_the_configuration_in_force_is_shown_without_secrets(filled: str, tmp_path: Path) -> None:
