@@ -1,10 +1,10 @@
 """The command line.
 
-Its commands: serve, health, reload, config, migrate, doctor, sweep, auth, guard, naming, databases, audit, credentials,
-epoch, run, demo, and completion.
+Its commands: init, serve, health, reload, config, migrate, doctor, sweep, auth, guard, naming, databases, audit,
+credentials, epoch, run, demo, and completion.
 
 A problem that the user can solve is one line on standard error, with exit code 2. ``serve`` ends so, too, before it
-listens. From then on, all that it writes is the log.
+listens. From then on, all that it writes is the log, but for two lines to a terminal.
 
 The plain package has no libraries of the server. So this module and ``gateway.commands`` import them in functions only,
 and a command that needs them says what to install.
@@ -26,6 +26,7 @@ from gateway.commands.auth import auth
 from gateway.commands.changes import databases, naming
 from gateway.commands.config import AllowMissing, configuration
 from gateway.commands.console import (
+    AsJson,
     ConfigPath,
     DatabaseName,
     ExitCode,
@@ -33,6 +34,7 @@ from gateway.commands.console import (
     each,
     load,
     places,
+    print_facts,
     print_report,
     say,
     tell,
@@ -45,6 +47,7 @@ from gateway.commands.environment import (
     api_key,
     api_key_if_any,
     environment,
+    secret_access_key,
     secret_of,
 )
 from gateway.commands.guard import guard
@@ -118,6 +121,46 @@ def options(
     """Define the options of every command."""
 
 
+@application.command("init")
+def write_configuration(
+    config: Annotated[Path, typer.Option(help="The file to write. One that is there is not changed.")] = Path(
+        "gateway.toml"
+    ),
+    dsn: Annotated[str | None, typer.Option(help="The address of the database.")] = None,
+    dsn_file: Annotated[
+        Path | None, typer.Option(help="A file with the text of --dsn, which process lists show.")
+    ] = None,
+    schema: Annotated[
+        list[str] | None, typer.Option(help="A schema to expose; repeatable. The default is public, if it has tables.")
+    ] = None,
+    s3_endpoint: Annotated[
+        str | None, typer.Option(envvar="AWS_ENDPOINT_URL", help="The address of the object store.")
+    ] = None,
+    s3_region: Annotated[
+        str, typer.Option(envvar="AWS_DEFAULT_REGION", help="The region that signatures name.")
+    ] = "us-east-1",
+    s3_access_key_id: Annotated[
+        str | None, typer.Option(envvar="AWS_ACCESS_KEY_ID", help="The gateway's access key id at the store.")
+    ] = None,
+    s3_secret_file: Annotated[
+        Path | None, typer.Option(help="A file with the secret access key, instead of AWS_SECRET_ACCESS_KEY.")
+    ] = None,
+    *,
+    no_store: Annotated[bool, typer.Option("--no-store", help="There is no object store, only tables.")] = False,
+) -> None:
+    """Write a first configuration, for the tables and buckets that are there. It only observes.
+
+    In a terminal it asks for what no option gives. The file has the secrets, and only its owner can read it.
+    """
+    from gateway.commands.init import Answers, init  # noqa: PLC0415 - few commands need it
+
+    secret = secret_of("--s3-secret", None, s3_secret_file) or secret_access_key()
+    endpoint = "" if no_store else s3_endpoint
+    init(
+        config, Answers(secret_of("--dsn", dsn, dsn_file), endpoint, s3_region, s3_access_key_id, secret), schema or ()
+    )
+
+
 @application.command()
 def serve(
     config: ConfigPath = None,
@@ -143,15 +186,18 @@ def health(
     alive: Annotated[
         bool, typer.Option("--alive", help="Any answer will do: the process serves, whatever the database does.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Ask a gateway whether it can take writes. Exit code 1: it cannot, or it does not answer."""
     from gateway.commands.health import problem  # noqa: PLC0415 - few commands ask
 
-    found = problem(url, timeout, alive=alive)
-    if found is not None:
+    found, asked = problem(url, timeout, alive=alive), "alive" if alive else "ready"
+    if found is not None and not as_json:
         say(f"gateway: {found}")
+    else:
+        print_facts({"url": url, asked: found is None, "problem": found}, [asked], as_json=as_json)
+    if found is not None:
         raise typer.Exit(ExitCode.NO)
-    typer.echo("alive" if alive else "ready")
 
 
 @application.command(hidden=True)

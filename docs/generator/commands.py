@@ -6,21 +6,16 @@ from typing import Any
 
 import typer.main
 
-from docs.generator import grouped, markdown, page
+from docs.generator import attributes, grouped, markdown, page
 from gateway.cli import application
+from gateway.commands import console
 
 INTRODUCTION = """\
 `gateway --help` and `gateway COMMAND --help` print the same. `gateway completion` completes commands and options in a
 shell. An option that names a variable takes its value from there, unless it is given.
 
-| exit code | meaning |
-|---|---|
-| 0 | it succeeded |
-| 1 | the answer is no, or something was found; each command says what |
-| 2 | a problem that the user can solve: one line on standard error has the next step |
-
-`gateway run` passes on the exit code of its command, and has [codes of its own](../run.md#exit-codes). `gateway config
-check` ends with 78 for a wrong configuration."""
+Commands that print facts take `--json`. A terminal gets lines that fit it, with colours unless `NO_COLOR` is set. A
+pipe gets neither, and tabs between columns."""
 
 
 def make() -> str:
@@ -30,6 +25,8 @@ def make() -> str:
     return page(
         "The command line",
         INTRODUCTION,
+        "## Exit codes",
+        _exit_codes(),
         "## Options of several commands",
         "A command that has one of these names it after *Also*. Parentheses have the default.",
         _list(row for name, row in shared.items() if name not in (*FILTERS, *TIMES)),
@@ -38,6 +35,18 @@ def make() -> str:
         f"[parameters of the API](http.md#common-parameters), and so are {', '.join(f'`{name}`' for name in TIMES)}.",
         *(part for name, command in commands for part in _command(command, name, shared)),
     )
+
+
+def _exit_codes() -> str:
+    meanings = attributes(console)["ExitCode"]
+    rows = {
+        "0": "It succeeded.",
+        **{str(code.value): meanings[code.name] for code in console.ExitCode},
+        "128 + n": "`gateway run`: signal n has ended the command, or arrived during the wait for the lock.",
+        "any other": "`gateway run`: the exit code of the command, which has run to its end.",
+    }
+    lines = [f"| {code} | {markdown(meaning)} |" for code, meaning in rows.items()]
+    return "\n".join(["| exit code | meaning |", "|---|---|", *lines])
 
 
 Row = tuple[str, str, str]

@@ -15,11 +15,13 @@ from docs.generator import attributes, markdown, page
 from gateway.config import Config
 from gateway.config.former import FORMER
 from gateway.config.sections import FROM_FILE, Section
+from gateway.doctor.proposal import Need, Surroundings, document
+from gateway.doctor.proposal import sections as sections_of
 
 INTRODUCTION = """\
-A gateway reads one TOML file, `gateway serve --config gateway.toml`, and the environment.
-[gateway.example.toml](../../gateway.example.toml) is a template, and `gateway config check` finds mistakes.
-[Operations](../operations.md#checking-the-configuration) explains checks and reloads.
+A gateway reads one TOML file, `gateway serve --config gateway.toml`, and the environment. `gateway init` writes a first
+one, `gateway config check` finds mistakes, and [Operations](../operations.md#checking-the-configuration) explains
+checks and reloads.
 
 - The environment overrides the file. `listen` of `[server]` is `GATEWAY_SERVER__LISTEN`. A variable for a list is
   JSON, also for a section that repeats: `GATEWAY_CALLERS='[{"name": "worker", …}]'`.
@@ -27,6 +29,23 @@ A gateway reads one TOML file, `gateway serve --config gateway.toml`, and the en
 - Unknown keys and sections are errors.
 - A key has its type in parentheses, and its default, or *required*."""
 
+
+EXAMPLE = "`gateway init` has written this file for a shop:"
+SHOP = Surroundings(
+    schemas=["public"],
+    keyed=["public.customers", "public.products"],
+    needs=[
+        Need("public.visits", "key", "needs a rule: it has no primary key, so other columns have to name its rows"),
+        Need(
+            "public.orders",
+            "reach",
+            "needs a rule: writes reach rows of public.lines by lines_order_id_fkey (ON DELETE CASCADE), "
+            "so such writes are refused",
+        ),
+    ],
+    buckets=["invoices", "photos"],
+)
+STORE = {"endpoint": "https://s3.example.com", "region": "eu-central-1", "access_key_id": "gateway"}
 
 FORMER_KEYS = """\
 A configuration that has one of these still starts, until the next minor version. The log and `gateway config check`
@@ -36,7 +55,14 @@ warn of it, and say what it means now and what to write. `[[databases]]` and `[[
 
 def make() -> str:
     """Return the page."""
-    return page("Configuration", INTRODUCTION, *_sections(), "## Former keys", FORMER_KEYS, _former())
+    return page(
+        "Configuration", INTRODUCTION, EXAMPLE, _example(), *_sections(), "## Former keys", FORMER_KEYS, _former()
+    )
+
+
+def _example() -> str:
+    values = sections_of("postgresql://gateway:…@db.example.com/shop", {**STORE, "secret_access_key": "…"}, lambda: "…")
+    return f"```toml\n{document(values, SHOP)}```"
 
 
 def _former() -> str:

@@ -242,6 +242,8 @@ def verify(
     ] = None,
     database: DatabaseOption = None,
     api_key_file: ApiKeyFile = None,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Find entries that were changed, removed or moved. Exit code 1: there are some.
 
@@ -263,7 +265,12 @@ def verify(
                 verdict = verify_export(pieces, known, _seen(progress, task), whole=True)
         else:
             raise ConfigurationError("name files to verify, or a gateway with --url", advice="")
-    _judge(verdict)
+    if as_json:
+        print_json(_facts_of(verdict))
+    else:
+        _tell(verdict)
+    if verdict.flaws:
+        raise typer.Exit(ExitCode.NO)
 
 
 @audit.command()
@@ -332,8 +339,21 @@ def acknowledge(
     say(f"{incident}: {state}, {times} acknowledgements")
 
 
-def _judge(verdict: Verification) -> None:
-    """Print the verdict. Exit with 1 for any finding."""
+def _facts_of(verdict: Verification) -> dict[str, object]:
+    chain = verdict.chain
+    return {
+        "sound": not verdict.flaws,
+        "flaws": verdict.flaws,
+        "findings": [describe_finding(one) for one in verdict.findings],
+        "entries": chain.lines,
+        "first": chain.first if chain.lines else None,
+        "last": chain.last if chain.lines else None,
+        "anchored": chain.anchored,
+        "head": f"{chain.last}:{chain.head}" if chain.lines and not verdict.flaws else None,
+    }
+
+
+def _tell(verdict: Verification) -> None:
     console, chain = terminal(), verdict.chain
     for finding in verdict.findings:
         console.print(describe_finding(finding), style="bold red")
@@ -350,7 +370,7 @@ def _judge(verdict: Verification) -> None:
             style="yellow",
         )
     if verdict.flaws:
-        raise typer.Exit(ExitCode.NO)
+        return
     console.print("Nothing was changed, removed or moved.", style="green")
     if chain.lines:
         console.out(f"--head {chain.last}:{chain.head}", highlight=False)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from gateway.commands.console import AsJson, ConfigPath, ExitCode, load, print_columns, say
-from gateway.text import plain_time, visible
+from gateway.commands.console import AsJson, ConfigPath, ExitCode, load, print_columns, print_facts, say
+from gateway.text import plain_time
 
 if TYPE_CHECKING:
     from gateway.auth.grants import Action, Place, Rights
@@ -31,6 +31,8 @@ def can(
         list[str] | None, typer.Option(help="A group of a caller of an issuer (keycloak:clerks). Repeat it for more.")
     ] = None,
     config: ConfigPath = None,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Say whether a caller may do something, and by which grant. Exit code 1: it may not.
 
@@ -55,18 +57,21 @@ def can(
     identified = settings.is_of_issuer(caller)
     rights = rights_of(settings.grants, caller, groups, identified=identified)
     rule = deciding(rights, asked.granted)
+    part, allowed = _of(settings, table or function), rule is not None
     if rule is None:
-        typer.echo(visible(" ".join(asked.told(rights, Action(action), caller))))
-        if not group:
-            _hint_at_groups(settings, caller)
+        told = [" ".join(asked.told(rights, Action(action), caller))]
+    else:
+        told = [f"Yes, by [[grants]] number {rule.number}: {settings.grants[rule.number - 1].in_words()}."]
+        if part.postgres.roles and (table or function):
+            roles = list(_roles(part, caller, groups))
+            told.append(" ".join(roles or ["But no role of the database is for this caller, so it is denied."]))
+            allowed = bool(roles)
+    facts = {"allowed": allowed, "grant": None if rule is None else rule.number, "told": told}
+    print_facts(facts, told, as_json=as_json)
+    if rule is None and not group:
+        _hint_at_groups(settings, caller)
+    if not allowed:
         raise typer.Exit(ExitCode.NO)
-    typer.echo(visible(f"Yes, by [[grants]] number {rule.number}: {settings.grants[rule.number - 1].in_words()}."))
-    part = _of(settings, table or function)
-    if part.postgres.roles and (table or function):
-        roles = list(_roles(part, caller, groups))
-        typer.echo(visible(" ".join(roles or ["But no role of the database is for this caller, so it is denied."])))
-        if not roles:
-            raise typer.Exit(ExitCode.NO)
 
 
 def _hint_at_groups(settings: "Config", caller: str) -> None:

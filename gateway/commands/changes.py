@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.commands.console import ConfigPath, DatabaseName, ExitCode, each, load, say, the_one
+from gateway.commands.console import AsJson, ConfigPath, DatabaseName, ExitCode, each, load, print_facts, say, the_one
 from gateway.errors import GatewayError
 from gateway.fencing.ownership import shown
 from gateway.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gateway.changes.naming import PlannedChange
     from gateway.changes.ownership import Fleet, Seat
@@ -30,7 +30,9 @@ _SHOWN = 10
 
 
 @naming.command("plan")
-def show_naming_plan(targets: Targets = None, config: ConfigPath = None, database: DatabaseName = None) -> None:
+def show_naming_plan(
+    targets: Targets = None, config: ConfigPath = None, database: DatabaseName = None, *, as_json: AsJson = False
+) -> None:
     """Show what a change to the configured names would do. Nothing is changed. Exit code 1: there are changes."""
     from gateway.changes import naming as plan  # noqa: PLC0415 - it imports all libraries of both planes
 
@@ -41,12 +43,13 @@ def show_naming_plan(targets: Targets = None, config: ConfigPath = None, databas
     def act(part: "DatabaseConfig") -> None:
         found = asyncio.run(planned(part))
         for one in found:
-            _print_change(one)
+            print_facts(_facts_of(one), _lines_of(one), as_json=as_json)
         if found:
             raise typer.Exit(ExitCode.NO)
-        typer.echo("The configured names are the ones in force.")
+        if not as_json:
+            typer.echo("The configured names are the ones in force.")
 
-    _each(load(config), database, targets, act)
+    _each(load(config), database, targets, act, alone="--json is about one database" if as_json else None)
 
 
 @naming.command("apply")
@@ -86,17 +89,38 @@ def apply_changes(
 
 
 def _each(
-    settings: "Config", database: str | None, targets: "list[str] | None", act: "Callable[[DatabaseConfig], None]"
+    settings: "Config",
+    database: str | None,
+    targets: "list[str] | None",
+    act: "Callable[[DatabaseConfig], None]",
+    *,
+    alone: str | None = None,
 ) -> None:
     """Act on each chosen database. Targets are those of one."""
     if targets:
         the_one(settings, database, "a target is in one database")
-    each(settings, database, act)
+    each(settings, database, act, alone=alone)
 
 
-def _print_change(planned: "PlannedChange") -> None:
+def _facts_of(planned: "PlannedChange") -> dict[str, object]:
     change, count = planned.change, planned.count
-    lines = [
+    return {
+        "name": change.name,
+        "closed": change.closed,
+        "in_force": str(change.was),
+        "configured": str(change.following),
+        "carried": count.carried,
+        "collisions": count.collisions,
+        "not_carried": planned.left,
+        "pending": planned.pending,
+        "holders": planned.holders,
+        "new_epoch": planned.new_epoch,
+    }
+
+
+def _lines_of(planned: "PlannedChange") -> "Iterator[str]":
+    change, count = planned.change, planned.count
+    yield from (
         f"{change.name}{' (closed: a change was interrupted)' if change.closed else ''}",
         f"  in force            {change.was}",
         f"  configured          {change.following}",
@@ -105,12 +129,10 @@ def _print_change(planned: "PlannedChange") -> None:
         f"  not carried over    {planned.left} fences, of rows and keys that are gone or have too long a name",
         f"  object writes       {planned.pending} under way, to be settled first",
         f"  live leases         {len(planned.holders)}",
-    ]
+    )
     for lock, holder in list(planned.holders.items())[:_SHOWN]:
-        lines.append(f"    {lock} is held by {holder}")
-    lines.append(f"  with --new-locks    tokens of the new locks begin with epoch {planned.new_epoch}")
-    for line in lines:
-        typer.echo(visible(line))
+        yield f"    {lock} is held by {holder}"
+    yield f"  with --new-locks    tokens of the new locks begin with epoch {planned.new_epoch}"
 
 
 databases = typer.Typer(
@@ -126,7 +148,7 @@ Forgotten = Annotated[
 
 
 @databases.command("plan")
-def show_ownership_plan(config: ConfigPath = None, forget: Forgotten = None) -> None:
+def show_ownership_plan(config: ConfigPath = None, forget: Forgotten = None, *, as_json: AsJson = False) -> None:
     """Show what each database owns, and what a change to the configured rules would do. Nothing is changed.
 
     Exit code 1: there are changes.
@@ -136,15 +158,18 @@ def show_ownership_plan(config: ConfigPath = None, forget: Forgotten = None) -> 
     async def show() -> bool:
         async with plan.fleet(load(config), opens=False) as fleet:
             for seat in fleet.seats:
-                _print_seat(seat)
+                print_facts(_facts_of_seat(seat), _lines_of_seat(seat), as_json=as_json)
             fleet.check_applicable(forget or ())
-            for line in [*await fleet.moving(), *(f"not yet: {one}" for one in await fleet.obstacles())]:
-                typer.echo(visible(line))
+            moving, obstacles = await fleet.moving(), await fleet.obstacles()
+            lines = [*moving, *(f"not yet: {one}" for one in obstacles)]
+            if not fleet.concerned:
+                lines.append("The configured rules are the ones in force.")
+            facts = {"changes": bool(fleet.concerned), "moving": moving, "obstacles": obstacles}
+            print_facts(facts, lines, as_json=as_json)
             return bool(fleet.concerned)
 
     if asyncio.run(show()):
         raise typer.Exit(ExitCode.NO)
-    typer.echo("The configured rules are the ones in force.")
 
 
 @databases.command("apply")
@@ -179,16 +204,26 @@ def apply_rules(config: ConfigPath = None, forget: Forgotten = None) -> None:
     asyncio.run(apply())
 
 
-def _print_seat(seat: "Seat") -> None:
+def _facts_of_seat(seat: "Seat") -> dict[str, object]:
+    found = seat.registered
+    return {
+        "database": seat.name,
+        "problem": seat.problem or None,
+        "closed": found is not None and bool(found.following or found.is_put_back),
+        "in_force": None if found is None or found.name is None else shown(found.share),
+        "configured": shown(seat.target.share),
+        "changes": seat.concerned,
+    }
+
+
+def _lines_of_seat(seat: "Seat") -> "Iterator[str]":
     found, target = seat.registered, seat.target
     if found is None:
-        typer.echo(visible(f"{seat.label}: does not answer: {seat.problem}"))
+        yield f"{seat.label}: does not answer: {seat.problem}"
         return
     closed = "a change was interrupted" if found.following else "it was put back to before a change"
-    lines = [f"{seat.label}{f' (closed: {closed})' if found.following or found.is_put_back else ''}"]
+    yield f"{seat.label}{f' (closed: {closed})' if found.following or found.is_put_back else ''}"
     known = "it is none of several databases" if found.name is None else f"{found.name}: {shown(found.share)}"
-    lines.append(f"  in force    {known}")
+    yield f"  in force    {known}"
     if seat.concerned:
-        lines.append(f"  configured  {shown(target.share)}")
-    for line in lines:
-        typer.echo(visible(line))
+        yield f"  configured  {shown(target.share)}"

@@ -2,14 +2,24 @@
 
 import asyncio
 import difflib
+import tomllib
 from typing import Annotated, TypeAlias
 
 import typer
 
-from gateway.commands.console import ConfigPath, ExitCode, load, places, say, tell
+from gateway.commands.console import (
+    AsJson,
+    ConfigPath,
+    ExitCode,
+    load,
+    places,
+    print_facts,
+    print_json,
+    say,
+    tell,
+)
 from gateway.commands.environment import AdminKeyFile, api_key
 from gateway.errors import ConfigurationError
-from gateway.text import visible
 
 configuration = typer.Typer(help="Check, show and compare configurations.", no_args_is_help=True)
 
@@ -20,7 +30,7 @@ AllowMissing: TypeAlias = Annotated[
 
 
 @configuration.command()
-def check(config: ConfigPath = None, *, allow_missing: AllowMissing = False) -> None:
+def check(config: ConfigPath = None, *, allow_missing: AllowMissing = False, as_json: AsJson = False) -> None:
     """Check the configuration as 'gateway serve' does. Exit code 78: it is wrong."""
     from gateway import serving, targets  # noqa: PLC0415 - it imports the libraries of both planes
     from gateway.changes import ownership  # noqa: PLC0415 - the same
@@ -37,19 +47,27 @@ def check(config: ConfigPath = None, *, allow_missing: AllowMissing = False) -> 
             warnings += found if part.name is None else [f"{part.name}: {line}" for line in found]
         asyncio.run(ownership.check_agreement(settings))
     except ConfigurationError as error:
-        tell(error)
+        if as_json:
+            print_json({"usable": False, "problem": error.told, "advice": error.remedy, "warnings": []})
+        else:
+            tell(error)
         raise typer.Exit(ExitCode.WRONG_CONFIGURATION) from error
-    for line in warnings:
+    for line in () if as_json else warnings:
         say(f"gateway: {line}")
-    typer.echo("The configuration can be used.")
+    facts = {"usable": True, "problem": None, "advice": None, "warnings": warnings}
+    print_facts(facts, ["The configuration can be used."], as_json=as_json)
 
 
 @configuration.command()
-def show(config: ConfigPath = None) -> None:
+def show(config: ConfigPath = None, *, as_json: AsJson = False) -> None:
     """Print the configuration in force as TOML, with all defaults. Secrets are redacted."""
     from gateway.config import toml  # noqa: PLC0415 - help needs no settings
 
-    typer.echo(toml.document(load(config)), nl=False)
+    text = toml.document(load(config))
+    if as_json:
+        print_json(tomllib.loads(text))
+    else:
+        typer.echo(text, nl=False)
 
 
 @configuration.command()
@@ -57,6 +75,8 @@ def diff(
     url: Annotated[list[str], typer.Option(help="The address of a running gateway; repeatable.")],
     config: ConfigPath = None,
     api_key_file: AdminKeyFile = None,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Compare the configuration with that of running gateways. Secrets are not compared. Exit code 1: they differ."""
     from gateway.commands.api_client import Gateway  # noqa: PLC0415 - serving needs no HTTP client
@@ -67,8 +87,8 @@ def diff(
     differ = False
     for address in url:
         running = Gateway(address, key).call("GET", "/v1/config", lambda answer: str(answer["toml"])).splitlines()
-        for line in difflib.unified_diff(running, own, address, str(config or "the environment"), lineterm=""):
-            differ = True
-            typer.echo(visible(line))
+        lines = list(difflib.unified_diff(running, own, address, str(config or "the environment"), lineterm=""))
+        differ = differ or bool(lines)
+        print_facts({"url": address, "differs": bool(lines), "diff": lines}, lines, as_json=as_json)
     if differ:
         raise typer.Exit(ExitCode.NO)

@@ -39,18 +39,21 @@ class ExitCode(IntEnum):
     """
 
     NO = 1
-    """The answer is no: there are problems or differences, or one of several gateways has refused."""
+    """The answer is no, or something was found. The help of each command says what."""
     PROBLEM = 2
-    """The user has to correct something first."""
+    """The user has to correct something first: a line on standard error has the next step."""
     UNREACHABLE = 69
-    """The gateway or the lock service cannot be reached."""
+    """``gateway run``: the gateway or the lock service cannot be reached. Nothing was started."""
     NOT_ACQUIRED = 75
-    """Another holder has the lock. Retry later."""
+    """``gateway run``: another holder had the lock until the time of ``--wait`` was over. Nothing was started."""
     WRONG_CONFIGURATION = 78
+    """``gateway config check``: the configuration is wrong."""
     LOST = 79
-    """The lock was lost before the command had ended."""
+    """``gateway run``: the lock was lost. The command was stopped, or had failed by itself before."""
     NOT_EXECUTABLE = 126
+    """``gateway run``: the command cannot be executed. The lock was not touched."""
     NOT_FOUND = 127
+    """``gateway run``: the command does not exist. The lock was not touched."""
 
 
 GAP = 2
@@ -160,6 +163,16 @@ def terminal(*, stderr: bool = False) -> Console:
 def print_json(document: object) -> None:
     """Print one line. It has only ASCII: JSON escapes all other characters."""
     typer.echo(json.dumps(document))
+
+
+def print_facts(facts: Mapping[str, object], lines: Iterable[str], *, as_json: bool) -> None:
+    """Print facts as one line of JSON, or the lines that tell them to people, as harmless text."""
+    if as_json:
+        print_json(facts)
+        return
+    console = terminal()
+    for line in lines:
+        console.print(visible(line))
 
 
 def tell(problem: GatewayError, about: str | None = None) -> None:

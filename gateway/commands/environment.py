@@ -59,8 +59,13 @@ def secret_of(option: str, given: str | None, path: Path | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{option}-file: {path} cannot be read.", advice="") from error
     if not secret:
-        raise ConfigurationError(f"{option}-file: {path} is empty; write the address of a database into it", advice="")
+        raise ConfigurationError(f"{option}-file: {path} is empty; write the secret into it", advice="")
     return secret
+
+
+def secret_access_key() -> str | None:
+    """Return the secret access key of an object store from its usual variable. It is never an argument."""
+    return os.environ.get("AWS_SECRET_ACCESS_KEY")  # noqa: TID251 - this module reads it
 
 
 def environment() -> dict[str, str]:

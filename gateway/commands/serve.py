@@ -13,16 +13,19 @@ from pathlib import Path
 
 from gateway import serving, targets
 from gateway.app import build
+from gateway.auth.callers import rights_of
+from gateway.auth.grants import Action
 from gateway.background import background_tasks
 from gateway.changes import ownership
 from gateway.changes.naming import naming_changes
-from gateway.commands.console import load, places
+from gateway.commands.console import load, places, say
 from gateway.commands.environment import environment, taken_from_environment
 from gateway.config import Config, former_keys
 from gateway.config.databases import DatabaseConfig
 from gateway.config.explanations import Places
 from gateway.config.sections import Server
 from gateway.errors import ConfigurationError, ReloadRefused, Unavailable
+from gateway.fencing.record import ANONYMOUS
 from gateway.http.crowd import set_limit_of_files
 from gateway.http.server import HttpServer
 from gateway.observe import events, logs
@@ -30,6 +33,8 @@ from gateway.reloading import Source
 from gateway.service_manager import VARIABLES, ServiceManager
 from gateway.workers.link import Link
 from gateway.workers.parent import KILLED_AFTER, Parent, number_of
+
+_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +108,13 @@ def serve(origin: Origin, workers: str = "1") -> None:
             server = _server(origin, config, turn=partial(manager.reloading, status))
             serving.collect_rarely()
             _check_at_start(origin, config)
-            logs.log(events.Listening(_url(config.server, listener.getsockname()[1]), files))
+            _announce(config, listener.getsockname()[1], files)
             with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
                 runner.run(_attended(server, listener, manager, status, config.server.drain))
             return
         serving.check_tls(config.server)
         _check_at_start(origin, config)
-        logs.log(events.Listening(_url(config.server, listener.getsockname()[1]), files))
+        _announce(config, listener.getsockname()[1], files)
         parent = Parent(origin, config, listener, count=count, observe=logs.log, manager=manager, status=status)
         code = asyncio.run(parent.run())
     sys.exit(code)
@@ -176,6 +181,35 @@ def _check_at_start(origin: Origin, config: Config) -> None:
         except Unavailable as error:
             logs.log(events.ServiceUnreachable("postgres", error.told, error.remedy, error.repeated_as))
     asyncio.run(ownership.check_agreement(config, claim=True))
+
+
+def _announce(config: Config, port: int, files: int) -> None:
+    """Log that the gateway listens. Tell a person at a terminal where the page is, and what to do next."""
+    logs.log(events.Listening(_url(config.server, port), files))
+    if not sys.stderr.isatty():
+        return  # a program reads the log, line by line
+    say(f"The page: {config.server.public_address or _local_url(config.server, port)}/ui/")
+    say(f"Next: {_next_step(config)}")
+
+
+def _next_step(config: Config) -> str:
+    if rights_of(config.grants, ANONYMOUS).anywhere(Action.AUDIT):
+        return "open it."
+    readers = [
+        one.name
+        for one in config.callers
+        if one.api_key and rights_of(config.grants, one.name, one.groups).anywhere(Action.AUDIT)
+    ]
+    if readers:
+        return f"log in there with the API key of {' or '.join(readers[:_SHOWN])}."
+    if any(one.login for one in config.issuers):
+        return "log in there."
+    return "grant a caller audit, with everything = true, so that it can log in there."
+
+
+def _local_url(server: Server, port: int) -> str:
+    """Return the address for a browser on this machine."""
+    return server.local_url.removesuffix(f":{server.port}") + f":{port}"
 
 
 def _url(server: Server, port: int) -> str:

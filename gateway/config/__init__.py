@@ -10,9 +10,9 @@ so that code about a database knows one only. Assembly, commands and the doctor 
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import (
@@ -131,6 +131,27 @@ def _not_toml(path: Path, said: str) -> str:
     return f"{path}, {f'line {line[1]}' if line else 'at its end'}: not TOML: {what}."
 
 
+_Source: TypeAlias = PydanticBaseSettingsSource
+
+
+def _reading(sources: Callable[[type[BaseSettings], _Source], tuple[_Source, ...]]) -> type[Config]:
+    """Return a class whose values come from sources alone: of the model and its arguments."""
+
+    class FromSources(Config):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: _Source,
+            env_settings: _Source,
+            dotenv_settings: _Source,
+            file_secret_settings: _Source,
+        ) -> tuple[_Source, ...]:
+            return sources(settings_cls, init_settings)
+
+    return FromSources
+
+
 def load(path: Path | None) -> Config:
     """Read the configuration. Without ``path`` all of it comes from the environment.
 
@@ -138,24 +159,13 @@ def load(path: Path | None) -> Config:
     """
     known = places(path)
 
-    class FromFile(Config):
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            environment = _environment(settings_cls)
-            if path is None:
-                return (environment,)
-            return environment, TomlConfigSettingsSource(settings_cls, path)
+    def sources(model: type[BaseSettings], _: _Source) -> tuple[_Source, ...]:
+        environment = _environment(model)
+        return (environment,) if path is None else (environment, TomlConfigSettingsSource(model, path))
 
     _check_variables()
     try:
-        config = FromFile()
+        config = _reading(sources)()
     except SettingsError as error:
         field = re.search(r'field "(\w+)"', str(error))
         variable = f"GATEWAY_{field[1].upper()}" if field else "a GATEWAY_ variable"
@@ -168,6 +178,15 @@ def load(path: Path | None) -> Config:
         raise ConfigurationError(explain(error, Config, known) + more) from None
     _check_secrets(config, known)
     # Two configurations are equal only if they are of one class, and only those of a known class travel to workers.
+    return Config.model_construct(config.model_fields_set, **dict(config))
+
+
+def of(values: Mapping[str, Any], source: str) -> Config:
+    """Return the configuration of these values alone. Raises ``ConfigurationError``, which names the ``source``."""
+    try:
+        config = _reading(lambda _, given: (given,))(**values)
+    except ValidationError as error:
+        raise ConfigurationError(explain(error, Config, Places(source, "", values, {})), advice="") from None
     return Config.model_construct(config.model_fields_set, **dict(config))
 
 

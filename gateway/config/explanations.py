@@ -133,7 +133,7 @@ _WORDS = {
     "too_short": "must have at least {min_length} characters",
     "string": "must be a text in quotes",
 }
-_OTHERWISE = "has a value that is not allowed; see gateway.example.toml"
+_OTHERWISE = "has a value that is not allowed; see docs/reference/configuration.md"
 _PATTERNS = {
     r"^[^.]+\.[^.]+$": "must be schema.name, such as public.orders",
     r"^[A-Za-z0-9_-]{1,64}$": "must have 1 to 64 letters, digits, _ or -",

@@ -6,18 +6,24 @@ from gateway.db.database import Database, Record, Transaction
 from gateway.db.pool import load
 
 _SQL = load("catalog")
+_OF_THE_SCHEMA = {"fencing.is_distributed_v1(c.oid)": "false", "fencing.reaches_foreign_v1(c.oid)": "c.relkind = 'f'"}
+"""Functions of the fencing schema, and what can be told without them. Citus, and tables behind a view, are not seen."""
 
 
-async def relations(database: Database, schemas: Sequence[str]) -> list[Record]:
+async def relations(database: Database, schemas: Sequence[str], *, installed: bool = True) -> list[Record]:
     """One row for each table and view of ``schemas``; what there are several of in it is a JSON text.
 
     All names of types, and those in defaults, are qualified unless they are PostgreSQL's own, so that they mean the
-    same in every session. Raises ``Unavailable`` where the database cannot be reached.
+    same in every session. ``installed``: the database has the fencing schema. Raises ``Unavailable`` where the database
+    cannot be reached.
     """
+    query = _SQL["relations"]
+    for called, known in () if installed else _OF_THE_SCHEMA.items():
+        query = query.replace(called, known)
 
     async def read(transaction: Transaction) -> list[Record]:
         await transaction.execute("SET LOCAL search_path = ''")
-        return await transaction.fetch(_SQL["relations"], list(schemas))
+        return await transaction.fetch(query, list(schemas))
 
     return await database.run(read)
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from gateway import serving
 from gateway.app import build
 from gateway.auth.grants import Action
-from gateway.config import Config
+from gateway.config import Config, of
 from gateway.config.databases import DatabaseConfig
 from gateway.db import fences, migrations
 from gateway.db.database import Database
@@ -31,11 +31,14 @@ DATABASE = "app"
 BUCKET = "reports"
 FIRST_TOKEN = 33
 
+# The story writes row 1, the printed commands 2 and 3, the README 4, and the quick start 5. The fence that one raises
+# would refuse the tokens of another.
 SAMPLE = (
     """CREATE TABLE IF NOT EXISTS public.accounts
        (id bigint PRIMARY KEY, owner text NOT NULL, balance bigint NOT NULL, note text)""",
     """INSERT INTO public.accounts (id, owner, balance)
-       VALUES (1, 'ann', 100), (2, 'bob', 200), (3, 'eve', 300) ON CONFLICT DO NOTHING""",
+       VALUES (1, 'ann', 100), (2, 'bob', 200), (3, 'eve', 300), (4, 'joe', 100), (5, 'sue', 200)
+       ON CONFLICT DO NOTHING""",
 )
 
 GUARDED = {"public.orders": "order/{id}", "public.runs": "job/{job}", "public.catalogue": "dataset/{dataset}"}
@@ -59,23 +62,25 @@ INTRODUCTION = Template("""The page with what was refused: $url/ui/
 Paste the commands below into another terminal. Ctrl-C stops everything.
 
 The gateway is at $url. Behind it:
-  table   public.accounts, rows 1 to 3     ($tables)
-  table   public.orders, rows 5 and 6      (guarded: the role "app" writes it past the gateway, under a lock)
-  table   public.runs, public.catalogue    (guarded, too, and empty: for what is in examples/)
+  table   public.accounts, rows 1 to 5     ($tables)
+  table   public.orders, rows 5 and 6      (guarded, for the role "app")
+  table   public.runs, public.catalogue    (guarded, too, and empty: for examples/)
   bucket  $bucket                          (in memory, gone when this ends)
-The caller "demo" has the S3 keys demo / demo-secret and the API key demo-key. Tables can be used without a key.
-For examples/ and `gateway run`, with the database of the role "app":
+The caller "demo" has the S3 keys demo / demo-secret, and the API key demo-key.
+Tables can be used without a key. For examples/ and `gateway run`, with the
+database of the role "app":
 export GATEWAY_URL=$url GATEWAY_API_KEY=demo-key GATEWAY_POSTGRES=$database
 """)
 
 EPILOGUE = """
-The page shows this, and what happened in the last days, which is a sample: gateway demo --story --keep
+The page shows this, and a sample of days before: gateway demo --story --keep
 """
 
 EPILOGUE_KEPT = Template("""
 The page: $url/ui/
-It shows this, and what happened in the last days, which is a sample: a nightly job whose VM was stopped, an election
-that would not settle, a cron job on three machines, an importer that is only observed. The same in a terminal:
+It shows this, and what happened in the last days, which is a sample: a nightly
+job whose VM was stopped, an election that would not settle, a cron job on three
+machines, an importer that is only observed. The same in a terminal:
 
 $gateway audit search --url $url --resource job/nightly-report --kind rejection
 $gateway audit verify --url $url
@@ -87,7 +92,9 @@ def run(port: int, data: Path | None, signals: serving.Signals, *, with_story: b
 
     ``data`` is where the tables are kept; None throws them away. ``keep`` stays after the story.
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False)
+    # The story is folded between words. Addresses and commands are printed whole, to be pasted.
+    console.soft_wrap = not console.is_terminal
     embedded.require_packages()
     with ExitStack() as stack:
         listener = stack.enter_context(serving.bind(HOST, port))
@@ -106,11 +113,13 @@ def run(port: int, data: Path | None, signals: serving.Signals, *, with_story: b
         stack.callback(signals.ignore)
         told = not with_story or story.play(url, _next_token(dsn), console)
         if with_story:
-            console.print(EPILOGUE_KEPT.substitute(url=url, gateway=_beside("gateway")) if keep else EPILOGUE)
+            kept = EPILOGUE_KEPT.substitute(url=url, gateway=_beside("gateway"))
+            console.print(kept if keep else EPILOGUE, soft_wrap=True)
         if keep or not with_story:
             tables = "thrown away when this ends" if data is None else f"kept in {data}"
             quoted = shlex.quote(database)
-            console.print(INTRODUCTION.substitute(url=url, tables=tables, bucket=BUCKET, database=quoted))
+            said = INTRODUCTION.substitute(url=url, tables=tables, bucket=BUCKET, database=quoted)
+            console.print(said, soft_wrap=True)
             print(commands(url, _next_token(dsn), database), flush=True)  # noqa: T201 - to be pasted as it stands
             threading.Event().wait()
     return told
@@ -119,7 +128,7 @@ def run(port: int, data: Path | None, signals: serving.Signals, *, with_story: b
 def configuration(dsn: str, endpoint: str) -> Config:
     """Return the configuration of the demo's gateway. Nothing comes from the environment."""
     keys = {"access_key_id": "demo", "secret_access_key": "demo-secret", "api_key": "demo-key"}
-    return Config.model_validate(
+    return of(
         {
             "postgres": {"dsn": dsn},
             "s3": {"endpoint": endpoint, "access_key_id": "embedded", "secret_access_key": "embedded"},
@@ -147,7 +156,8 @@ def configuration(dsn: str, endpoint: str) -> Config:
                 {"match": f"{BUCKET}/legacy/{{feed}}/**", "resource": "feed/{feed}", "mode": "observe"},
             ],
             "alarms": [{"name": "zombies", "more_than": 20, "minutes": 5}],
-        }
+        },
+        "the demo",
     )
 
 

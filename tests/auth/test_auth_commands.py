@@ -247,6 +247,8 @@ def test_the_role_of_the_database_is_told(path: Path, words: str, code: int, tol
     assert said.returncode == code, said.stderr
     assert said.stdout.startswith("Yes, by ")
     assert said.stdout.endswith(told)
+    facts = json.loads(can(path, f"{words} --json").stdout)
+    assert (facts["allowed"], facts["told"]) == (code == 0, said.stdout.splitlines())
 
 
 @pytest.mark.thorough

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import pty
 import re
 import socket
 import ssl
@@ -33,7 +34,7 @@ from gateway.demo.embedded import EmbeddedPostgres, postgres
 from gateway.errors import ConfigurationError
 from tests.guard.stage import session
 from tests.postgres import GATEWAY
-from tests.processes import Running, called, closed_port, free_port, run, started
+from tests.processes import COMMAND, Running, called, closed_port, free_port, run, started
 from tests.running import config
 from tests.tiers import first
 from tests.waiting import PATIENCE
@@ -306,6 +307,39 @@ def test_all_that_a_serving_gateway_writes_is_json(tmp_path: Path) -> None:
     assert all({"event", "level", "timestamp"} <= line.keys() for line in lines)
 
 
+@pytest.mark.parametrize(
+    "case",
+    first(
+        [
+            ("worker", "log in there with the API key of worker."),
+            ("anonymous", "open it."),
+            ("other", "grant a caller audit"),
+        ]
+    ),
+)
+def test_a_terminal_is_told_where_the_page_is_and_what_is_next(tmp_path: Path, dsn: str, case: tuple[str, str]) -> None:
+    """The second line and the third: the first one is that of the log."""
+    caller, said = case
+    path = tmp_path / "gateway.toml"
+    listen, keys = f"0.0.0.0:{(port := free_port())}", 'api_key = "of-a-worker"'
+    pair = 'access_key_id = "other"\nsecret_access_key = "of-another"'
+    path.write_text(
+        f'[server]\nlisten = "{listen}"\n[postgres]\ndsn = "{dsn}"\n[[callers]]\nname = "worker"\n{keys}\n'
+        f'[[callers]]\nname = "other"\n{pair}\n'
+        f'[[grants]]\ncallers = ["{caller}"]\nactions = ["audit"]\neverything = true\n'
+    )
+    own, other = pty.openpty()
+    with subprocess.Popen([*COMMAND, "serve", "--config", str(path)], stderr=other) as serving:
+        os.close(other)
+        with open(own) as terminal:  # noqa: PTH123 - it is no path
+            log, page, following = (terminal.readline() for _ in range(3))
+            serving.terminate()
+            assert serving.wait(PATIENCE) == 0
+    assert json.loads(log)["event"] == "listening"
+    assert page == f"The page: http://127.0.0.1:{port}/ui/\n"
+    assert following.startswith(f"Next: {said}")
+
+
 def test_the_doctor_says_what_it_found_and_fails_where_something_is_wrong(tmp_path: Path, dsn: str) -> None:
     well = called("doctor", "--config", write(tmp_path / "gateway.toml", dsn))
     assert (well.returncode, well.stderr) == (0, "")
@@ -360,6 +394,8 @@ def test_ready_while_writes_are_possible(dsn: str) -> None:
     with served(config(dsn)) as port:
         asked = called("health", *PATIENTLY, "--url", f"http://127.0.0.1:{port}/")
         assert (asked.returncode, asked.stdout) == (0, "ready\n")
+        asked = called("health", *PATIENTLY, "--json", "--url", url := f"http://127.0.0.1:{port}")
+        assert json.loads(asked.stdout) == {"url": url, "ready": True, "problem": None}
 
 
 def test_alive_but_not_ready_without_its_database() -> None:

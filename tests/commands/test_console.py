@@ -1,15 +1,29 @@
 """The output of commands: harmless to a terminal, although names come from any writer, and in columns that fit."""
 
+import fcntl
+import os
+import pty
 import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from typer.main import get_command
 
+from gateway.cli import application
 from gateway.commands import record_client
 from gateway.commands.console import GAP, cut, fit, fold, print_columns, print_report, say, shorten
 from gateway.findings import DoctorReport, ReportSection, ok
+from tests.processes import PATIENCE
+from tests.tiers import first
 
 NAME = "bucket/a\x1b]0;owned\x07\x9b2Jb\u202ec\rd"
 SHOWN = "bucket/a\\x1b]0;owned\\x07\\x9b2Jb\\u202ec\\x0dd"
@@ -62,6 +76,96 @@ def test_an_incident_is_one_line_of_a_narrow_terminal_and_whole_in_a_wide_one(
     assert ("passed" in head) is ("12" in row)
     if width == 200:
         assert lost == ()
+
+
+WITHOUT_FACTS = {
+    "audit acknowledge": "it changes the record",
+    "audit export": "it writes the record itself, as NDJSON or CSV",
+    "audit report": "it writes a file",
+    "completion": "it prints a script",
+    "credentials": "it prints JSON, in the form of credential_process",
+    "databases apply": "it changes the databases, and databases plan has the facts",
+    "demo": "it is for people",
+    "epoch": "it changes fences, and its exit code tells the outcome",
+    "guard install": "it changes a table, and guard show has the facts",
+    "guard pack": "it prints SQL",
+    "guard remove": "it changes a table",
+    "guard stamp": "it changes a table",
+    "init": "it writes a file with the facts",
+    "migrate": "it changes the database, and doctor has the facts",
+    "naming apply": "it changes names, and naming plan has the facts",
+    "open": "it opens the database, and doctor has the facts",
+    "reload": "it changes gateways, and config diff has the facts",
+    "run": "its output is that of the command",
+    "serve": "its output is the log, which is JSON",
+    "sweep": "it removes leftovers, and doctor has the facts",
+}
+"""The commands without ``--json``, and the reasons."""
+
+
+def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield each command that is not hidden with its words; the groups, too."""
+    group = get_command(application) if group is None else group
+    yield path, group
+    for name, inner in getattr(group, "commands", {}).items():
+        if not inner.hidden:
+            yield from commands(inner, (*path, name))
+
+
+def test_each_command_that_prints_facts_takes_json() -> None:
+    without = {
+        " ".join(path)
+        for path, command in commands()
+        if not hasattr(command, "commands") and not any("--json" in one.opts for one in command.params)
+    }
+    assert without == set(WITHOUT_FACTS)
+
+
+def in_a_terminal(code: str, **environment: str) -> str:
+    """Run Python in a terminal of 80 columns. Return all that it shows."""
+    own, other = pty.openpty()
+    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=other, stdout=other, stderr=other,
+        env={**inherited, "TERM": "xterm-256color", **environment},
+    ) as shown:  # fmt: skip
+        os.close(other)
+        pieces = []
+        with suppress(OSError):  # Linux reports an error at the end of a terminal
+            while piece := os.read(own, 65536):
+                pieces.append(piece)
+        os.close(own)
+        assert shown.wait(PATIENCE) == 0, b"".join(pieces)
+    return b"".join(pieces).decode()
+
+
+SHOWN_BY_COMMANDS = f"""
+import contextlib
+from gateway import cli
+from gateway.commands import console
+from gateway.findings import DoctorReport, ReportSection, problem
+for words in {[list(path) for path, _ in commands()]!r}:
+    with contextlib.suppress(SystemExit):
+        cli.main([*words, "--help"])
+long = "a sentence with many words " * 8
+with contextlib.suppress(cli.typer.Exit):
+    console.print_report(DoctorReport((ReportSection("database", (problem("role", long, long),)),)))
+console.print_facts({{}}, [long], as_json=False)
+console.say(long)
+console.print_columns(("caller", "kind", "key", "last used"), [("billing " * 9, "api key", "0" * 64, "never")])
+"""
+
+
+@pytest.mark.parametrize("no_color", first(["1", ""]))
+def test_help_and_output_fit_80_columns_and_have_no_colour_if_that_is_wished(no_color: str) -> None:
+    shown = in_a_terminal(SHOWN_BY_COMMANDS, **({"NO_COLOR": no_color} if no_color else {}))
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert [line for line in plain.splitlines() if cell_len(line) > 80] == []
+    assert plain.count("Usage: ") == len(list(commands()))
+    assert plain.count("a sentence with many words") >= 24
+    colours = re.findall(r"\x1b\[(?:[0-9]+;)*(?:3[0-8]|9[0-7])[0-9;]*m", shown)
+    assert bool(colours) is not bool(no_color)
 
 
 # Columns of a terminal: they fit, and what matters most is kept longest.

@@ -1,6 +1,7 @@
 """Configurations: what they say, how a wrong one is told without a secret, and targets that do not exist."""
 
 import asyncio
+import json
 import tomllib
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from gateway import wiring
-from gateway.config import former_keys, load
+from gateway.config import former_keys, load, of
 from gateway.config.access import CallerKeys
 from gateway.db.database import Database
 from gateway.errors import ConfigurationError, Unavailable
@@ -211,8 +212,12 @@ async def test_what_may_come_later_is_a_warning(filled: str, tmp_path: Path) -> 
     assert checked.returncode == 0
     assert "there is no table public.later" in checked.stderr
     assert "there is no function public.later" in checked.stderr
+    facts = json.loads((await command("config", "check", "--json", "--allow-missing", "--config", str(file))).stdout)
+    assert (facts["usable"], len(facts["warnings"])) == (True, 2)
     column = written(tmp_path, filled, TABLE.replace("{id}", "{idd}"))
     assert (await command("config", "check", "--allow-missing", "--config", str(column))).returncode == 78
+    wrong = await command("config", "check", "--json", "--config", str(column))
+    assert (wrong.returncode, wrong.stderr, json.loads(wrong.stdout)["usable"]) == (78, "", False)
 
 
 async def test_a_rule_without_its_table_keeps_every_table_closed(filled: str, database: Database) -> None:
@@ -240,6 +245,13 @@ async def test_an_unknown_bucket_is_found(filled: str, tmp_path: Path) -> None:
     assert "there is no bucket reprots" in later.stderr
 
 
+def test_a_command_may_have_values_of_its_own_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_POSTGRES__POOL_SIZE", "3")
+    monkeypatch.setenv("GATEWAY_FENCING__MODE", "observe")
+    settings = of({"postgres": {"dsn": "postgresql://x"}}, "the demo")
+    assert settings == of({"postgres": {"dsn": "postgresql://x", "pool_size": 16}, "fencing": {"mode": "enforce"}}, "")
+
+
 async def test_the_configuration_in_force_is_shown_without_secrets(filled: str, tmp_path: Path) -> None:
     file = written(tmp_path, filled, TABLE)
     shown = await command("config", "show", "--config", str(file))
@@ -250,6 +262,7 @@ async def test_the_configuration_in_force_is_shown_without_secrets(filled: str, 
     assert values["postgres"]["dsn"] == "(redacted)"
     assert values["callers"][0]["api_key"] == ["(redacted)"]
     assert KEY not in shown.stdout
+    assert json.loads((await command("config", "show", "--json", "--config", str(file))).stdout) == values
 
 
 async def test_a_file_is_compared_with_what_a_gateway_has(
@@ -270,6 +283,9 @@ async def test_a_file_is_compared_with_what_a_gateway_has(
         same = await command("config", "diff", "--config", str(file), "--url", origin)
         file.write_text(file.read_text().replace("account/{id}", "accounts/{id}"))
         changed = await command("config", "diff", "--config", str(file), "--url", origin)
+        facts = json.loads((await command("config", "diff", "--json", "--config", str(file), "--url", origin)).stdout)
     assert (same.returncode, same.stdout) == (0, "")
     assert changed.returncode == 1
     assert '-resource = "account/{id}"\n+resource = "accounts/{id}"' in changed.stdout
+    assert (facts["url"], facts["differs"]) == (origin, True)
+    assert '+resource = "accounts/{id}"' in facts["diff"]

@@ -242,7 +242,7 @@ def stand_ins(machine: Engine) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def caller() -> dict[str, str]:
-    caller = load(ROOT / "gateway.example.toml").callers[0]
+    caller = load(ROOT / "deploy/compose.toml").callers[0]
     return {
         "api_key": caller.api_key[0].get_secret_value(),
         **caller.pairs[0]._asdict(),

@@ -43,6 +43,10 @@ def execute(address: str, statements: str) -> None:
 
 def test_commands_act_on_each_database(tmp_path: Path, addresses: dict[str, str]) -> None:
     config = written(tmp_path, {name: as_gateway(dsn) for name, dsn in addresses.items()})
+    planned = called("databases", "plan", "--json", "--config", str(config))
+    *seats, plan = map(json.loads, planned.stdout.splitlines())
+    assert ([seat["database"] for seat in seats], plan["changes"]) == (["north", "south"], True)
+    assert planned.returncode == 1
     assert called("databases", "apply", "--config", str(config)).returncode == 0
     for command in (["open"], ["sweep"], ["naming", "plan"], ["guard", "show"]):
         both = called(*command, "--config", str(config))

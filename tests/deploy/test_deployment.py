@@ -2,7 +2,6 @@
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -16,7 +15,7 @@ from typer.main import get_group
 from gateway.cli import application
 from gateway.config import Config, load
 from gateway.config.former import FORMER
-from gateway.config.sections import FROM_FILE, ObjectStore, Postgres, Section, Server
+from gateway.config.sections import FROM_FILE, Section, Server
 from tests import ROOT
 
 
@@ -27,8 +26,8 @@ def services() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def example() -> Config:
-    return load(ROOT / "gateway.example.toml")
+def trial() -> Config:
+    return load(ROOT / "deploy/compose.toml")
 
 
 def test_every_file_that_is_mounted_or_built_from_is_there(services: dict[str, Any]) -> None:
@@ -107,7 +106,7 @@ def test_the_commands_are_the_gateways_own_and_read_what_is_mounted(services: di
     for name in ("gateway", "migrate"):
         command, *options = services[name].get("command", served)
         given = commands[command].make_context(command, options).params["config"]
-        assert f"./gateway.example.toml:{given}:ro" in services[name]["volumes"]
+        assert f"./deploy/compose.toml:{given}:ro" in services[name]["volumes"]
     script, *configuration = services["bucket"]["entrypoint"][1:]
     mounted = {volume.split(":")[1] for volume in services["bucket"]["volumes"]}
     assert {script, *configuration} == mounted
@@ -119,23 +118,23 @@ def test_a_gateway_gets_the_time_to_stop_and_foreign_images_are_pinned(services:
         assert "build" in service or service["image"].rpartition(":")[2] not in ("", "latest")
 
 
-def test_the_example_configuration_loads_and_fits_the_services(services: dict[str, Any], example: Config) -> None:
-    assert example.s3 is not None
-    assert example.s3.endpoint == "http://s3:8333"
+def test_the_configuration_of_the_trial_loads_and_fits_the_services(services: dict[str, Any], trial: Config) -> None:
+    assert trial.s3 is not None
+    assert trial.s3.endpoint == "http://s3:8333"
     environment = services["postgres"]["environment"]
     user, password, database = (environment[f"POSTGRES_{key}"] for key in ("USER", "PASSWORD", "DB"))
-    assert example.default.postgres.dsn.get_secret_value() == f"postgresql://{user}:{password}@postgres/{database}"
-    assert services["gateway"]["ports"] == [f"127.0.0.1:${{GATEWAY_PORT:-8080}}:{example.server.port}"]
-    assert {rule.resource for rule in (*example.tables, *example.objects)} == {"account/{id}"}
+    assert trial.default.postgres.dsn.get_secret_value() == f"postgresql://{user}:{password}@postgres/{database}"
+    assert services["gateway"]["ports"] == [f"127.0.0.1:${{GATEWAY_PORT:-8080}}:{trial.server.port}"]
+    assert {rule.resource for rule in (*trial.tables, *trial.objects)} == {"account/{id}"}
 
 
-def test_the_example_as_it_stands_contacts_nobody_outside(services: dict[str, Any], example: Config) -> None:
+def test_the_trial_contacts_nobody_outside(services: dict[str, Any], trial: Config) -> None:
     """A trial must not report to others. Secrets are looked at as well, because one of them is an address."""
     here = {*services, "127.0.0.1", "localhost"}
-    addresses = [urlsplit(text) for text in texts(example) if "://" in text]
+    addresses = [urlsplit(text) for text in texts(trial) if "://" in text]
     assert {"postgresql", "http"} <= {address.scheme for address in addresses}
     assert {address.hostname for address in addresses} <= here
-    assert (example.webhooks, example.telemetry.traces, example.leases.issuer) == ((), None, None)
+    assert (trial.webhooks, trial.telemetry.traces, trial.leases.issuer) == ((), None, None)
 
 
 def texts(value: object) -> Iterator[str]:
@@ -150,46 +149,6 @@ def texts(value: object) -> Iterator[str]:
         yield value.get_secret_value()
     elif isinstance(value, str):
         yield value
-
-
-REPEATED: dict[str, type[BaseModel]] = {"databases": Postgres, "stores": ObjectStore}
-"""Sections that repeat the keys of another one. The example has only their own keys."""
-ALTERNATIVES = {"issuers": {"secret"}}
-"""One of several keys of a section, any of which it needs."""
-
-
-@pytest.mark.parametrize("section", list(Config.model_fields))
-def test_the_example_has_every_key_and_what_is_commented_out_is_its_default(section: str) -> None:
-    """A key without a default, or with that of ``[fencing]``, may have any valid value as its example."""
-    text = (ROOT / "gateway.example.toml").read_text()
-    lines = re.findall(r"^((?:# )?\[+\w+\]+|(?:# )?\w+ = .+)$", text, re.MULTILINE)
-    heads = [at for at, line in enumerate(lines) if line.removeprefix("# ").startswith("[")]
-    first = next(at for at in heads if lines[at].strip("#[] ") == section)
-    last = next((at for at in heads if at > first), len(lines))
-    commented = [line[2:] for line in lines[first + 1 : last] if line.startswith("# ")]
-    offered = tomllib.loads("\n".join(commented))
-    stated = tomllib.loads("\n".join(line for line in lines[first + 1 : last] if not line.startswith("# ")))
-    fields = keys_of(section).model_fields
-    assert not stated.keys() & offered.keys()
-    repeated = set(REPEATED[section].model_fields) | {"journal"} if section in REPEATED else set()
-    assert {*stated, *offered} == set(fields) - repeated
-    if lines[first].startswith("# "):
-        needed = {name for name in offered if fields[name].is_required()} | ALTERNATIVES.get(section, set())
-        others = {name: "http://x" for name in repeated if name in fields and fields[name].is_required()}
-        keys_of(section).model_validate(others | {name: offered[name] for name in needed})
-    for name, value in offered.items():
-        default = fields[name].get_default()
-        is_example = fields[name].is_required() or default is None
-        assert is_example or value == (list(default) if isinstance(default, tuple) else default), name
-
-
-def keys_of(section: str) -> type[BaseModel]:
-    """The model behind a section, or behind each of a list of them."""
-    annotation = Config.model_fields[section].annotation
-    for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind
-    raise AssertionError(f"[{section}] is no section")
 
 
 CHART = ROOT / "deploy/helm/fencing-gateway"

@@ -5,6 +5,7 @@ A gateway whose rules give other names than the ones in force refuses these writ
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -526,6 +527,8 @@ async def test_the_commands(place: Place, tmp_path: Path) -> None:
     assert shown.returncode == 1
     for fragment in ("public.orders/{id integer}", "account/{account integer}", "1 fences and locks"):
         assert fragment in shown.stdout
+    facts = json.loads((await asyncio.to_thread(called, "naming", "plan", "--json", "--config", file)).stdout)
+    assert (facts["name"], facts["carried"], facts["holders"]) == ("public.orders", 1, {})
     wrong = await asyncio.to_thread(called, "naming", "apply", "public.nothing", "--config", file)
     assert (wrong.returncode, "its naming is the one in force" in wrong.stderr) == (2, True)
     done = await asyncio.to_thread(called, "naming", "apply", "public.orders", "--config", file)

@@ -70,7 +70,7 @@ TABLE: dict[str, str] = {
     "changes": "fencing config db driver journal.trust objects tables wiring",
     "serving": "config db http.connection http.crowd http.server",
     "doctor": "fencing auth config db guard journal.contents journal.opening_table journal.trust objects "
-    "tables.catalog tables.side_effects tables.sql targets wiring changes findings",
+    "tables.catalog tables.naming tables.side_effects tables.sql targets text wiring changes findings",
     "demo": "fencing app auth.grants config db guard serving",
     "commands": "fencing app auth background client config db.database db.traffic doctor guard observe http.crowd "
     "http.server reloading serving service_manager targets text wiring workers changes findings",

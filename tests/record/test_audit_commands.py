@@ -262,6 +262,8 @@ class TestVerify:
             kept.write_text("\n".join(changed))
             result = await run("verify", kept)
             assert (result.exit_code, said in result.stdout, "--head" in result.stdout) == (1, True, False), said
+            facts = json.loads((await run("verify", kept, "--json")).stdout)
+            assert (facts["sound"], said in facts["findings"][0], facts["head"]) == (False, True, None)
 
     async def test_several_files_and_one_that_begins_later(self, kept: Path, tmp_path: Path) -> None:
         lines = kept.read_text().splitlines()

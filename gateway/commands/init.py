@@ -1,0 +1,120 @@
+"""``gateway init``: write a first configuration, for what a database and a store have."""
+
+import asyncio
+import os
+import secrets
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from gateway.commands.console import terminal
+from gateway.errors import ConfigurationError
+from gateway.text import visible
+
+if TYPE_CHECKING:
+    from gateway.doctor.proposal import Surroundings
+
+_KEY_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Facts about the database and the store. None: not given yet. ``endpoint``: empty for no store."""
+
+    dsn: str | None
+    endpoint: str | None
+    region: str
+    access_key_id: str | None
+    secret_access_key: str | None
+
+    @property
+    def store(self) -> Mapping[str, str | None] | None:
+        """The keys of ``[s3]``."""
+        if not self.endpoint:
+            return None
+        names = ("endpoint", "region", "access_key_id", "secret_access_key")
+        return {name: getattr(self, name) for name in names}
+
+
+def init(path: Path, answers: Answers, schemas: Sequence[str]) -> None:
+    """Write the file, and print the commands that follow. Raises ``GatewayError``: nothing is written then."""
+    from gateway import config, serving  # noqa: PLC0415 - it imports libraries of the server
+    from gateway.doctor import proposal  # noqa: PLC0415 - it imports all libraries of both planes
+
+    if path.exists():
+        advice = "Move it, or name another file with --config."
+        raise ConfigurationError(f"{path}: is there already, and was not changed.", advice=advice)
+    answers = _complete(answers)
+    values = proposal.sections(answers.dsn, answers.store, lambda: secrets.token_hex(_KEY_BYTES))
+    settings = config.of(values, "gateway init").default
+    dsn = settings.postgres.dsn.get_secret_value()
+    installed = asyncio.run(serving.revision(dsn)) is not None
+    found = asyncio.run(proposal.look(dsn, settings.s3, schemas, installed=installed))
+    _write(path, proposal.document(values, found))
+    console = terminal()
+    for line in _summary(path, found):
+        console.print(visible(line), soft_wrap=line.startswith(" "))  # a command is pasted whole
+
+
+def _complete(given: Answers) -> Answers:
+    """Return the answers with those that a terminal is asked for. Raises ``ConfigurationError`` if there is none."""
+    missing = [] if given.dsn else ["--dsn-file"]
+    if given.endpoint is None:
+        missing.append("--s3-endpoint or --no-store")
+    elif given.endpoint:
+        missing += [] if given.access_key_id else ["--s3-access-key-id"]
+        missing += [] if given.secret_access_key else ["--s3-secret-file"]
+    if missing and not sys.stdin.isatty():
+        advice = "Add them, or run the command in a terminal, which asks."
+        raise ConfigurationError(f"Options are missing: {', '.join(missing)}.", advice=advice)
+    if not given.dsn:
+        given = replace(given, dsn=_ask("Database, as postgresql://role:password@host/name"))
+    if given.endpoint is None:
+        given = replace(given, endpoint=_ask("Address of the S3 store (empty: none)", default=""))
+    if given.endpoint and not given.access_key_id:
+        given = replace(given, access_key_id=_ask("Access key id of the gateway there"))
+    if given.endpoint and not given.secret_access_key:
+        given = replace(given, secret_access_key=_ask("Secret access key (hidden)", hidden=True))
+    return given
+
+
+def _ask(question: str, default: str | None = None, *, hidden: bool = False) -> str:
+    """Ask on standard error, so that standard output has only the result."""
+    answer: str = typer.prompt(question, default=default, show_default=False, hide_input=hidden, err=True)
+    return answer.strip()
+
+
+def _write(path: Path, text: str) -> None:
+    """Make a file that only its owner can read. Raises ``ConfigurationError``."""
+    try:
+        made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(made, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be written: {error.strerror}.", advice="") from error
+
+
+def _summary(path: Path, found: "Surroundings") -> Iterator[str]:
+    from gateway.doctor.proposal import CALLER  # noqa: PLC0415 - as above
+
+    buckets = "" if found.buckets is None else f"; buckets: {len(found.buckets)}"
+    yield (
+        f"{path} is written. Tables that need no rule: {len(found.keyed)}, that need one: {len(found.needs)}{buckets}. "
+        f"The caller {CALLER} has new keys. It only observes."
+    )
+    if found.others:
+        yield f"These schemas have tables, too, and are not exposed: {', '.join(found.others)}."
+    file = shlex.quote(str(path))
+    migrate = f"--config {file}"
+    if found.lacking:
+        yield f"The role {found.lacking} may not install the schema fencing. Let $OWNER be the DSN of a role that may."
+        migrate = f'--dsn "$OWNER" --grant-to {shlex.quote(found.lacking)}'
+    yield "Continue with these commands. They install the schema fencing, say what is not right yet, and serve:"
+    yield f"  gateway migrate {migrate}"
+    yield f"  gateway doctor --config {file}"
+    yield f"  gateway serve --config {file}"
