@@ -19,6 +19,7 @@ from gateway.db.overview import ActiveAlarm
 from gateway.db.search import DenialGroup
 from gateway.db.traffic import RuleTraffic, TrafficBucket, WriteCounts
 from gateway.db.webhooks import WebhookStatus as Delivery
+from gateway.enforcement import ConfiguredTraffic, rules_with_traffic
 from gateway.errors import Denied, GatewayError, RequestMalformed, SqlError, Unavailable
 from gateway.fencing.incident import ZOMBIE, Notable, RefusalCounts, State
 from gateway.fencing.record import Filters, Kind
@@ -27,7 +28,6 @@ from gateway.text import machine_time
 from gateway.web import chart
 from gateway.web.chart import Chart, Step
 from gateway.web.incident_pages import IncidentRow, in_order
-from gateway.web.observe_mode import ConfiguredTraffic, rules_with_traffic
 from gateway.web.overview_verdict import Facts, assess
 from gateway.web.record_lists import SPANS
 from gateway.web.rendering import Place, Site, address

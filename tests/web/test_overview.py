@@ -10,13 +10,13 @@ import pytest
 
 from gateway.config import Config
 from gateway.db.traffic import RuleTraffic, WriteCounts
+from gateway.enforcement import Readiness, rule_readiness, rules_with_traffic
 from gateway.fencing.decision import Enforcement, Fence
 from gateway.fencing.incident import Acknowledgement, Incident, IncidentKey, Notable, RefusalCount, RefusalCounts
 from gateway.fencing.record import MissingGrant
 from gateway.fencing.token import Token
 from gateway.findings import MOST_COUNTED, Standing, plain
 from gateway.web.chart import Bar, Step, draw, sparks
-from gateway.web.observe_mode import Readiness, rule_readiness, rules_with_traffic
 from gateway.web.overview_verdict import STORM, Facts, Finding, assess
 
 NOW = datetime(2026, 11, 24, 3, 20, tzinfo=UTC)
@@ -316,16 +316,22 @@ SINCE = SEEN - timedelta(days=7)
     ("writes", "observed", "ago", "answer", "since"),
     [
         (0, 0, None, Readiness.UNKNOWN, None),
-        (100, 0, None, Readiness.SAFE, SINCE),
-        (100, 3, timedelta(hours=1), Readiness.NOT_SAFE, None),
-        (100, 3, timedelta(hours=23, minutes=59), Readiness.NOT_SAFE, None),
-        (100, 3, timedelta(days=1), Readiness.SAFE, SEEN - timedelta(days=1)),
-        (3, 3, timedelta(days=3), Readiness.SAFE, SEEN - timedelta(days=3)),
+        (0, 3, timedelta(hours=1), Readiness.NOT_READY, None),
+        (100, 0, None, Readiness.READY, SINCE),
+        (100, 3, timedelta(hours=1), Readiness.NOT_READY, None),
+        (100, 3, timedelta(hours=23, minutes=59), Readiness.NOT_READY, None),
+        (100, 3, timedelta(days=1), Readiness.READY, SEEN - timedelta(days=1)),
+        (3, 3, timedelta(days=3), Readiness.READY, SEEN - timedelta(days=3)),
     ],
 )
 def test_a_rule_is_safe_after_a_quiet_day(
     writes: int, observed: int, ago: timedelta | None, answer: Readiness, since: datetime | None
 ) -> None:
     last = None if ago is None else SEEN - ago
-    judged = rule_readiness(writes=writes, observed=observed, last=last, since=SINCE, now=SEEN)
+    judged = rule_readiness(writes=writes, claimed=False, observed=observed, last=last, since=SINCE, now=SEEN)
     assert (judged.answer, judged.since) == (answer, since)
+
+
+def test_sessions_that_hold_tokens_are_evidence_although_no_write_of_theirs_is_counted() -> None:
+    judged = rule_readiness(writes=0, claimed=True, observed=0, last=None, since=SINCE, now=SEEN)
+    assert (judged.answer, judged.since, judged.writes) == (Readiness.READY, SINCE, 0)

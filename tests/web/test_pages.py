@@ -123,13 +123,18 @@ def test_observe_mode_has_a_verdict_for_each_rule(visit: Callable[..., Page], st
     story.tell(stage, stage.now)
     page = visit("/ui/observe")
     stock, idle = facts(page, "public.stock").first, facts(page, "idle/**").first
-    expect(stock).to_contain_text(re.compile(r"Not safe: 4 of \d+.\d{3} writes would have been refused"))
+    expect(stock).to_contain_text(re.compile(r"Not ready: 4 of \d+.\d{3} writes would have been refused"))
     expect(idle).to_contain_text("Unknown")
+    expect(stock).to_contain_text("1 of 1 callers on record would be refused: 1 writer with the reason overtaken token")
+    expect(stock.get_by_role("row", name="importer importer-1 overtaken token 4")).to_have_count(1)
+    expect(stock.get_by_role("row", name="public.stock/3 1")).to_have_count(1)
     stock.get_by_text("Change of the configuration").click()
     expect(stock.locator("pre")).to_have_text('[[tables]]\nname = "public.stock"\nmode = "enforce"')
     stock.get_by_role("link", name="4", exact=True).click()
     expect(page.get_by_role("status")).to_have_text("4 writes")
-    expect(page).to_have_url(re.compile("caller=importer&rule=public.stock&plane=tables&enforced=false"))
+    expect(page).to_have_url(
+        re.compile("caller=importer&reason=token-stale&rule=public.stock&plane=tables&enforced=false")
+    )
 
 
 def test_hostile_names_do_no_harm(visit: Callable[..., Page], stage: Stage) -> None:

@@ -65,3 +65,13 @@ FROM (
     SELECT {field} AS value, at FROM fencing.entry WHERE day >= $1{conditions} ORDER BY position DESC LIMIT $3
 ) AS newest
 GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT $2
+
+-- name: writers
+-- How many entries there are of each writer and reason, among so many of the newest. A writer is a caller, and the holder
+-- or the program that it names.
+SELECT caller, writer, reason, count(*) AS entries, max(at) AS last
+FROM (
+    SELECT caller, coalesce(holder, details #>> '{session,application_name}', details ->> 'program') AS writer, reason, at
+    FROM fencing.entry WHERE day >= $1{conditions} ORDER BY position DESC LIMIT $3
+) AS newest
+GROUP BY 1, 2, 3 ORDER BY 4 DESC, 1, 2, 3 LIMIT $2
