@@ -23,6 +23,7 @@ QUIET = timedelta(days=1)
 """A rule is ready to enforce if for so long no write would have been refused."""
 MOST = 20
 """The most writers, and the most resources, that are named for each rule."""
+_MOST_RULES = 1000
 _CLAIMS = (Kind.RAISED, Kind.BARRIER, Kind.LEASE_GRANTED)
 """Entries of callers that show a token, or get one from the lease service."""
 
@@ -182,7 +183,8 @@ async def observed_rules(
 
     Raises ``GatewayError`` if the database does not answer, or has no schema.
     """
-    listed = rules_with_traffic(config, await traffic.read_rules(database, since, now))
+    counted = await traffic.read_rules(database, since, now)
+    listed = rules_with_traffic(config, [*counted, *await _on_record_alone(database, counted, since)])
     found = await guards.list_guards(database, config.postgres.schemas)
     modes = {f"{one.schema}.{one.table}": Enforcement(one.arguments[0]) for one in found}
     return [
@@ -191,6 +193,17 @@ async def observed_rules(
         if one.rule.mode is Enforcement.OBSERVE
         or (one.rule.plane == "tables" and modes.get(one.rule.name) is Enforcement.OBSERVE)
     ]
+
+
+async def _on_record_alone(database: Database, counted: Sequence[RuleTraffic], since: datetime) -> list[RuleTraffic]:
+    """Return rules with entries but without counts, which gateways write down some seconds later, or lose."""
+    known = {(one.plane, one.rule) for one in counted}
+    found: list[tuple[str, str]] = []
+    for plane in ("tables", "objects"):
+        asked = Filters(kinds=(Kind.REJECTION,), plane=plane, enforced=False, since=since)
+        groups = await search.count_groups(database, asked, Grouping.RULE, _MOST_RULES)
+        found += [(plane, group.value) for group in groups if group.value is not None]
+    return [RuleTraffic(*one, WriteCounts(), None, None, None) for one in found if one not in known]
 
 
 def _guarded_alone(

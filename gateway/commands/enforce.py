@@ -121,7 +121,7 @@ def _print(one: Observing) -> None:
     observed, verdict, where = one.observed, one.observed.verdict, "" if one.part.name is None else f"{one.part.name}: "
     observing = "rule and guard observe" if one.rule_observes and one.guard_observes else "the guard observes"
     if one.rule_observes and not one.guard_observes:
-        observing = "the rule observes"
+        observing = "the rule observes" if observed.rule.configured else "observes by [fencing]"
     answer = {"ready": "ready", "not-ready": "not ready", "unknown": "unknown"}[verdict.answer.value]
     typer.echo(visible(f"{where}{one.name} ({observed.rule.plane}, {observing}): {answer}"))
     for line in _verdict(one):
@@ -161,7 +161,7 @@ def _say_missing(found: Sequence[Observing], missing: Sequence[Observing]) -> No
     if not found:
         say("Missing: nothing was written yet, so the record cannot say what would be refused.")
     else:
-        say(f"Missing: {len(missing)} of {len(found)} are not ready: {', '.join(one.name for one in missing)}.")
+        say(f"Not ready, {len(missing)} of {len(found)}: {', '.join(one.name for one in missing)}.")
     ready = [one for one in found if one.observed.ready and one.observed.rule.configured]
     if ready and missing:
         say(f"Ready by themselves: gateway enforce {' '.join(shlex.quote(one.name) for one in ready)}")
@@ -246,7 +246,7 @@ def _install_guards(config: Path | None, observing: Sequence[Observing], dsn: st
         return
     if dsn is None:
         option = "" if config is None else f" --config {shlex.quote(str(config))}"
-        say(f"Missing: {len(observing)} guards still observe. Run as the owner of the tables:")
+        say("These guards still observe. Install them again as the owner of the tables:")
         for one in observing:
             say(f"gateway guard install {shlex.quote(one.name)}{option} --dsn …")
         raise typer.Exit(ExitCode.NO)

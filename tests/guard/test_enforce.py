@@ -73,7 +73,7 @@ async def test_it_says_what_would_be_refused_and_changes_nothing(
     assert f"role:{stage.app_role}\tpsql\ttoken-required\t1\tjust now" in lines
     assert any(line.startswith("order/5\t1\t") for line in lines)
     assert "public.settings (tables, the rule observes): ready" in lines
-    assert said.stderr.startswith("Missing: 1 of 2 are not ready: public.shipments.\n")
+    assert said.stderr.startswith("Not ready, 1 of 2: public.shipments.\n")
     assert "Ready by themselves: gateway enforce public.settings\n" in said.stderr
     assert file.read_text() == TEXT.format(dsn=stage.gateway)
 
@@ -97,7 +97,7 @@ async def test_it_changes_the_file_and_the_guards(stage: Stage, app: Session, fi
 
     anyway = await enforce("--anyway")
     assert anyway.returncode == 1
-    assert "Missing: 1 guards still observe" in anyway.stderr
+    assert "These guards still observe." in anyway.stderr
     assert "gateway guard install public.shipments --config" in anyway.stderr
     assert file.read_text() == before.replace('"observe"', '"enforce"')
     assert file.stat().st_mode & 0o777 == 0o640
