@@ -2,16 +2,18 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests import running
+from docs.generator import screenshots
+from docs.generator.pictures import FOLDER
+from tests import ROOT, running
 from tests.waiting import PATIENCE
 from tests.web import story
 from tests.web.stage import AUDITOR_KEY, CALLERS, PAGES, Stage, staged
@@ -135,6 +137,24 @@ def test_observe_mode_has_a_verdict_for_each_rule(visit: Callable[..., Page], st
     expect(page).to_have_url(
         re.compile("caller=importer&reason=token-stale&rule=public.stock&plane=tables&enforced=false")
     )
+
+
+@pytest.fixture
+def sample() -> Iterator[str]:
+    """The address of the demo's sample at a fixed time. No loop runs in this thread, as one does in Playwright's."""
+    if screenshots.FAKETIME is None:
+        pytest.skip("there is no faketime: the pictures of the page are not compared")
+    with screenshots.served() as url:
+        yield url
+
+
+def test_the_pictures_in_the_readme_show_what_the_page_shows(browser: Browser, sample: str) -> None:
+    for name, taken in screenshots.take(sample, browser).items():
+        shown = (FOLDER / f"{name}.txt").read_text()
+        assert taken.text == shown, f"docs/pictures/{name}.png is old: run make screenshots"
+        assert len((FOLDER / f"{name}.png").read_bytes()) < 150_000
+        assert taken.picture.startswith(b"\x89PNG")
+        assert f"docs/pictures/{name}.png" in (ROOT / "README.md").read_text()
 
 
 def test_hostile_names_do_no_harm(visit: Callable[..., Page], stage: Stage) -> None:
