@@ -21,9 +21,10 @@ from gateway.fencing.record import Filters, Kind
 MINUTE = timedelta(minutes=1)
 QUIET = timedelta(days=1)
 """A rule is ready to enforce if for so long no write would have been refused."""
-MOST = 20
-"""The most writers, and the most resources, that are named for each rule."""
-_MOST_RULES = 1000
+MOST = 1000
+"""The most writers, resources and callers of a rule that are counted."""
+SHOWN = 20
+"""The most writers, and the most resources, of a rule that people are shown."""
 _CLAIMS = (Kind.RAISED, Kind.BARRIER, Kind.LEASE_GRANTED)
 """Entries of callers that show a token, or get one from the lease service."""
 
@@ -201,7 +202,7 @@ async def _on_record_alone(database: Database, counted: Sequence[RuleTraffic], s
     found: list[tuple[str, str]] = []
     for plane in ("tables", "objects"):
         asked = Filters(kinds=(Kind.REJECTION,), plane=plane, enforced=False, since=since)
-        groups = await search.count_groups(database, asked, Grouping.RULE, _MOST_RULES)
+        groups = await search.count_groups(database, asked, Grouping.RULE, MOST)
         found += [(plane, group.value) for group in groups if group.value is not None]
     return [RuleTraffic(*one, WriteCounts(), None, None, None) for one in found if one not in known]
 

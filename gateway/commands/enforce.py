@@ -127,14 +127,29 @@ def _print(one: Observing) -> None:
     for line in _verdict(one):
         typer.echo(visible(f"  {line}"))
     if observed.writers:
-        rows = [
-            (one.caller or "", one.writer or "", one.reason or "", f"{one.count:,}", age(one.last, now))
-            for now in (one.now,)
-            for one in observed.writers
-        ]
-        print_columns(("caller", "writer", "reason", "writes", "last"), rows)
-        resources = [(group.value or "", f"{group.count:,}", age(group.last, one.now)) for group in observed.resources]
-        print_columns(("resource", "writes", "last"), resources)
+        from gateway.enforcement import SHOWN  # noqa: PLC0415 - help needs no driver of the database
+
+        writers, resources = observed.writers, observed.resources
+        print_columns(
+            ("caller", "writer", "reason", "writes", "last"),
+            [
+                (
+                    group.caller or "",
+                    group.writer or "",
+                    group.reason or "",
+                    f"{group.count:,}",
+                    age(group.last, one.now),
+                )
+                for group in writers[:SHOWN]
+            ],
+        )
+        print_columns(
+            ("resource", "writes", "last"),
+            [(group.value or "", f"{group.count:,}", age(group.last, one.now)) for group in resources[:SHOWN]],
+        )
+        if max(len(writers), len(resources)) > SHOWN:
+            counted = f"{len(writers):,} writers and {len(resources):,} resources"
+            typer.echo(f"  Of {counted}, those with the most writes are shown. --json has up to 1,000.")
     typer.echo("")
 
 

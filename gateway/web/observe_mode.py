@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.enforcement import configured_rules, observed_rules
+from gateway.enforcement import SHOWN, configured_rules, observed_rules
 from gateway.errors import RequestMalformed
 from gateway.fencing.decision import Enforcement
 from gateway.web.record_lists import SPANS
@@ -35,6 +35,7 @@ def routes(site: Site) -> list[Route]:
             ],
             general=place.config.fencing.mode,
             now=now,
+            shown=SHOWN,
             span=span,
             spans=SPANS,
         )

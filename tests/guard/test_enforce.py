@@ -115,6 +115,18 @@ async def test_it_changes_the_file_and_the_guards(stage: Stage, app: Session, fi
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "Nothing observes.\n")
 
 
+async def test_more_writers_than_are_shown_are_counted(stage: Stage, file: Path, enforce: Enforce) -> None:
+    await stage.execute(
+        "INSERT INTO fencing.intake (kind, plane, rule, resource, reason, enforced, caller, holder, target) "
+        "SELECT 'rejection', 'tables', 'public.shipments', 'order/' || n, 'token-required', false, 'caller-' || n, "
+        "'job', '/v1/tables/shipments' FROM generate_series(1, 43) AS n"
+    )
+    said = (await enforce("public.shipments")).stdout
+    assert "  43 of 43 callers on record would be refused:\n    token-required: 43 writers\n" in said
+    assert said.count("\tjob\t") == 20
+    assert "Of 43 writers and 43 resources, those with the most writes are shown." in said
+
+
 async def test_a_table_whose_guard_alone_observes_is_on_the_way_too(
     stage: Stage, app: Session, file: Path, enforce: Enforce
 ) -> None:
