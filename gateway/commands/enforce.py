@@ -82,7 +82,7 @@ def enforce(
     if check or (is_missing and not anyway):
         raise typer.Exit(ExitCode.NO if is_missing else 0)
     if general or any(one.rule_observes for one in found):
-        _change(config, settings, [one for one in found if one.rule_observes], general=general)
+        _change(config, [one for one in found if one.rule_observes], general=general)
     _install_guards(config, [one for one in found if one.guard_observes], dsn)
 
 
@@ -180,14 +180,17 @@ def _say_missing(found: Sequence[Observing], missing: Sequence[Observing]) -> No
     ready = [one for one in found if one.observed.ready and one.observed.rule.configured]
     if ready and missing:
         say(f"Ready by themselves: gateway enforce {' '.join(shlex.quote(one.name) for one in ready)}")
-    say("Correct these writers first (docs/guides/retrofit.md). A rule is ready after a day without such a write.")
+    if any(one.observed.writers for one in missing):
+        say("Correct these writers first (docs/guides/retrofit.md). A rule is ready after a day without such a write.")
+    say("To enforce all the same, add --anyway.")
 
 
-def _change(config: Path | None, settings: "Config", observing: Sequence[Observing], *, general: bool) -> None:
+def _change(config: Path | None, observing: Sequence[Observing], *, general: bool) -> None:
     """Write the mode enforce into the file, as a whole or not at all. Raises ``ConfigurationError``."""
     from gateway.config import toml  # noqa: PLC0415 - help needs no settings
 
-    known = places(config)
+    # The file may have changed while the record was read.
+    known, settings = places(config), load(config)
     changed = list(_places(settings, observing, general=general))
     for place in changed:
         if (variable := known.variable((*place, "mode"))) is not None:
