@@ -178,6 +178,9 @@ docs-release: $(DOCS)/.set-up  ## put the site of this version into the folder T
 reference: setup  ## write the pages in docs/reference anew
 	$(BIN)/python -m docs.generator
 
+screenshots: setup  ## take the pictures of the page in docs/pictures anew; needs Chromium and faketime
+	$(BIN)/python -m docs.generator.screenshots
+
 check: setup $(DOCS)/.set-up  ## formatting, lint, types, the import table, English, links, the documentation as a site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """The command line.
 
-Its commands: init, serve, health, reload, config, migrate, doctor, sweep, auth, guard, naming, databases, audit,
-credentials, epoch, run, demo, and completion.
+Its commands: init, serve, health, reload, config, enforce, migrate, doctor, sweep, auth, guard, naming, databases,
+audit, credentials, epoch, run, demo, and completion.
 
 A problem that the user can solve is one line on standard error, with exit code 2. ``serve`` ends so, too, before it
 listens. From then on, all that it writes is the log, but for two lines to a terminal.
@@ -40,6 +40,7 @@ from gateway.commands.console import (
     tell,
     the_one,
 )
+from gateway.commands.enforce import enforce
 from gateway.commands.environment import (
     AdminKeyFile,
     ApiKeyFile,
@@ -85,6 +86,7 @@ application.add_typer(audit, name="audit")
 application.add_typer(naming, name="naming")
 application.add_typer(databases, name="databases")
 application.add_typer(configuration, name="config")
+application.command()(enforce)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -21,6 +21,7 @@ from gateway.fencing.record import (
     also_denied,
     facts,
     missing_grant,
+    object_key,
     program,
     statement,
     trace_id,
@@ -183,6 +184,7 @@ class RejectionView(_Facts):
     )
     missing: MissingGrantView | None = Field(description="The missing grant, if the reason is ``denied``.")
     also_denied: int = Field(description="Denials without credentials that this entry stands for, besides its own.")
+    key: str | None = Field(description="The key of the object, if the body of the request names it (DeleteObjects).")
     trace_id: str | None = Field(description="The trace of the request, if the gateway sends traces.")
     program: str | None = Field(description="The name that the program gave itself, such as its ``User-Agent``.")
     statement: str | None = Field(
@@ -247,6 +249,7 @@ def rejection_view(entry: Entry, takeover: Entry | None = None) -> RejectionView
         lag_seconds=None if lag is None else lag.total_seconds(),
         missing=None if missing is None else MissingGrantView(action=missing.action, on=missing.on),
         also_denied=also_denied(entry.details),
+        key=object_key(entry.details),
         trace_id=trace_id(entry.details),
         program=program(entry.details),
         statement=statement(entry.details),

@@ -3,6 +3,7 @@
 import asyncio
 import difflib
 import tomllib
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
@@ -32,20 +33,8 @@ AllowMissing: TypeAlias = Annotated[
 @configuration.command()
 def check(config: ConfigPath = None, *, allow_missing: AllowMissing = False, as_json: AsJson = False) -> None:
     """Check the configuration as 'gateway serve' does. Exit code 78: it is wrong."""
-    from gateway import serving, targets  # noqa: PLC0415 - it imports the libraries of both planes
-    from gateway.changes import ownership  # noqa: PLC0415 - the same
-    from gateway.config import former_keys  # noqa: PLC0415 - help needs no settings
-    from gateway.doctor import grants  # noqa: PLC0415 - the same
-
     try:
-        settings = load(config)
-        serving.check_tls(settings.server)
-        known, warnings = places(config), former_keys(config)
-        for part in settings.parts:
-            found = asyncio.run(targets.check(part, part.places_in(known), allow_missing=allow_missing))
-            found += [f"{one.name}: {one.detail}. {one.advice}" for one in grants.observed(part)]
-            warnings += found if part.name is None else [f"{part.name}: {line}" for line in found]
-        asyncio.run(ownership.check_agreement(settings))
+        warnings = check_configuration(config, allow_missing=allow_missing)
     except ConfigurationError as error:
         if as_json:
             print_json({"usable": False, "problem": error.told, "advice": error.remedy, "warnings": []})
@@ -56,6 +45,24 @@ def check(config: ConfigPath = None, *, allow_missing: AllowMissing = False, as_
         say(f"gateway: {line}")
     facts = {"usable": True, "problem": None, "advice": None, "warnings": warnings}
     print_facts(facts, ["The configuration can be used."], as_json=as_json)
+
+
+def check_configuration(config: Path | None, *, allow_missing: bool = False) -> list[str]:
+    """Check a configuration against its files, databases and stores. Return warnings. Raises ``ConfigurationError``."""
+    from gateway import serving, targets  # noqa: PLC0415 - it imports the libraries of both planes
+    from gateway.changes import ownership  # noqa: PLC0415 - the same
+    from gateway.config import former_keys  # noqa: PLC0415 - help needs no settings
+    from gateway.doctor import grants  # noqa: PLC0415 - the same
+
+    settings = load(config)
+    serving.check_tls(settings.server)
+    known, warnings = places(config), former_keys(config)
+    for part in settings.parts:
+        found = asyncio.run(targets.check(part, part.places_in(known), allow_missing=allow_missing))
+        found += [f"{one.name}: {one.detail}. {one.advice}" for one in grants.observed(part)]
+        warnings += found if part.name is None else [f"{part.name}: {line}" for line in found]
+    asyncio.run(ownership.check_agreement(settings))
+    return warnings
 
 
 @configuration.command()

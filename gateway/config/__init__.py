@@ -106,7 +106,8 @@ def places(path: Path | None) -> Places:
     if path is None:
         return Places("the environment", "", {}, os.environ)  # noqa: TID251 - this package reads it
     try:
-        text = path.read_text(encoding="utf-8")
+        # With the ends of its lines as they are, so that a changed file keeps them.
+        text = path.read_bytes().decode()
         values = tomllib.loads(text)
     except FileNotFoundError as error:
         raise ConfigurationError(

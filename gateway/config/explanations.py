@@ -31,7 +31,7 @@ class Places:
     """The places of one configuration: ``text`` of the file ``source``, with its ``values``, under the environment."""
 
     def __init__(self, source: str, text: str, values: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        self._source, self.values = source, values
+        self._source, self.text, self.values = source, text, values
         self._lines = _lines(text)
         self._environment = {name.upper(): value for name, value in environment.items()}
 
@@ -39,14 +39,21 @@ class Places:
         """Return the file and line, or the variable, and then the section, the entry by its name, and the key."""
         return ": ".join(part for part in (self._origin(place), self._words(place)) if part)
 
-    def _origin(self, place: Place) -> str:
+    def variable(self, place: Place) -> str | None:
+        """Return the variable of the environment that overrides the file at a place; None if there is none."""
         names = [str(part).upper() for part in place if not isinstance(part, int)]
-        for count in (len(names), 2, 1):
-            variable = "GATEWAY_" + "__".join(names[:count])
-            if names and variable in self._environment:
-                return f"the environment, {variable}"
+        variables = ["GATEWAY_" + "__".join(names[:count]) for count in (len(names), 2, 1) if names]
+        return next((one for one in variables if one in self._environment), None)
+
+    def line(self, place: Place) -> int | None:
+        """Return the line of the file on which a section, an entry or a key begins, from 1; None if it has none."""
+        return self._lines.get(place)
+
+    def _origin(self, place: Place) -> str:
+        if (variable := self.variable(place)) is not None:
+            return f"the environment, {variable}"
         for length in range(len(place), 0, -1):
-            if (line := self._lines.get(place[:length])) is not None:
+            if (line := self.line(place[:length])) is not None:
                 return f"{self._source}, line {line}"
         return self._source
 

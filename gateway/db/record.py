@@ -251,7 +251,7 @@ def _met(fence: Fence | None) -> tuple[object, ...]:
 
 
 def _details(attempt: Attempt, traces: Mapping[str, str], refusal: Refusal | None = None) -> str | None:
-    """Return the details: the program, the trace, the missing grant of a denial, and the payload.
+    """Return the details: key, program and trace, the missing grant of a denial, and the payload.
 
     A payload can be erased; its hash still proves its content.
     """
@@ -260,6 +260,8 @@ def _details(attempt: Attempt, traces: Mapping[str, str], refusal: Refusal | Non
         details["missing"] = asdict(refusal.missing)
     if refusal is not None and refusal.also_denied:
         details["also_denied"] = refusal.also_denied
+    if attempt.key is not None:
+        details["key"] = attempt.key
     if attempt.program is not None:
         details["program"] = attempt.program
     if (trace := traces.get(attempt.request_id)) is not None:

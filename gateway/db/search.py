@@ -139,6 +139,17 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class WriterGroup:
+    """How many entries have the same caller, writer and reason. ``writer``: the holder or the program it names."""
+
+    caller: str | None
+    writer: str | None
+    reason: str | None
+    count: int
+    last: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class DenialGroup:
     """How many requests of a caller lacked one grant. ``missing`` is None for entries that do not say it."""
 
@@ -255,6 +266,14 @@ async def count_groups(database: Database, filters: Filters, by: Grouping, limit
     counted = _with(_SQL["groups"], conditions(filters, values)).format(field=by)
     rows = await database.search(counted, *values.all)
     return [Group(row["value"], row["entries"], row["last"]) for row in rows]
+
+
+async def count_writers(database: Database, filters: Filters, limit: int) -> list[WriterGroup]:
+    """Return the ``limit`` most frequent writers and reasons among the newest ``LOOKED_AT`` entries."""
+    await record.seal(database)
+    values = Values(first_day(filters), limit, LOOKED_AT)
+    rows = await database.search(_with(_SQL["writers"], conditions(filters, values)), *values.all)
+    return [WriterGroup(row["caller"], row["writer"], row["reason"], row["entries"], row["last"]) for row in rows]
 
 
 async def count_denials(database: Database, since: datetime, limit: int) -> list[DenialGroup]:

@@ -116,6 +116,7 @@ async def _refusals(
             row["noted"],
             row["reason"],
             ids[row["position"]],
+            row["requests"],
         )
         for row in rows
         if row["position"] in ids
@@ -154,7 +155,7 @@ def _party(row: Record, prefix: str = "") -> Party:
 
 
 def _tally(row: Record) -> Tally:
-    return Tally(_party(row), row["refused"], row["noted"], row["first"], row["last"])
+    return Tally(_party(row), row["refused"], row["noted"], row["first"], row["last"], row["requests"])
 
 
 def _totals(row: Record) -> Totals:

@@ -125,6 +125,18 @@ def run(port: int, data: Path | None, signals: serving.Signals, *, with_story: b
     return told
 
 
+@contextmanager
+def sample(directory: Path) -> Iterator[str]:
+    """Serve the sample of the last days alone, for pictures. Yields the address; the database is in ``directory``."""
+    embedded.require_packages()
+    with ExitStack() as stack:
+        listener = stack.enter_context(serving.bind(HOST, 0))
+        config = _services(stack, directory)
+        asyncio.run(_write_incident(config.default.postgres.dsn.get_secret_value()))
+        stack.enter_context(serving.in_background(build(config, _quiet), listener))
+        yield f"http://{HOST}:{listener.getsockname()[1]}"
+
+
 def configuration(dsn: str, endpoint: str) -> Config:
     """Return the configuration of the demo's gateway. Nothing comes from the environment."""
     keys = {"access_key_id": "demo", "secret_access_key": "demo-secret", "api_key": "demo-key"}

@@ -209,7 +209,8 @@ async def write(database: Database) -> bool:
     """Put it on record where nothing is on record yet; whether it was."""
     if (await record.read_head(database)).position:
         return False
-    chronicle = compose(await database.now())
+    # From a whole minute on, so that pictures of it have the same times.
+    chronicle = compose((await database.now()).replace(second=0, microsecond=0))
 
     async def work(transaction: Transaction) -> None:
         await transaction.execute(

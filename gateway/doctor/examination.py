@@ -214,7 +214,9 @@ def _observed(config: DatabaseConfig) -> Iterable[Check]:
     if config.fencing.mode is Enforcement.OBSERVE:
         observed.insert(0, "everything without a mode of its own")
     if observed:
-        advice = 'Set mode = "enforce" once the record shows no false alarms.'
+        advice = (
+            "Run gateway enforce: it says which writers would be refused, and changes the mode once there are none."
+        )
         detail = f"stale writes pass, and are put on record: {', '.join(observed)}"
         yield Check("observe", CheckStatus.WARNING, detail, advice, rules=tuple(_enforcing(config)))
 

@@ -57,6 +57,17 @@ def fate(count: int, passed: int) -> str:
     return f"{'It' if count == 1 else 'All'} took effect, because the rule only observes."
 
 
+def attempts(count: int, requests: int, kind: str = "") -> str:
+    """Return in words what was refused. ``requests`` of the ``count`` were no writes. ``kind``: such as ``"late "``."""
+    writes = count - requests
+    tried = f"{writes:,} {kind}{'write' if writes == 1 else 'writes'}"
+    if not requests:
+        return tried
+    if writes:
+        return f"{tried} and {requests:,} other {'request' if requests == 1 else 'requests'}"
+    return f"{requests:,} {kind}{'request that is no write' if requests == 1 else 'requests that are no writes'}"
+
+
 @dataclass(frozen=True, slots=True)
 class IncidentKey:
     """The common values of the refusals of an incident. ``resource``, ``token`` and ``holder`` are None for reasons
@@ -85,9 +96,10 @@ def key_of(entry: Entry) -> IncidentKey:
 class Tally:
     """The refusals of one key during one step of time, which is not longer than ``GAP``.
 
-    ``passed`` of the ``count`` took effect, because their rule observes. ``inside`` of them lie in the time that was
-    asked for; the others show whether the incident is cut off by it. ``resource`` is one of their resources;
-    ``same``: they have no other. Positions are those of the first and the last one in the record.
+    ``passed`` of the ``count`` took effect, because their rule observes. ``requests`` were no writes, but barriers or
+    requests for credentials. ``inside`` of the ``count`` lie in the time that was asked for; the others show whether
+    the incident is cut off by it. ``resource`` is one of their resources; ``same``: they have no other. Positions are
+    those of the first and the last one in the record.
     """
 
     key: IncidentKey
@@ -101,6 +113,7 @@ class Tally:
     last_position: int
     resource: str | None
     same: bool
+    requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +164,7 @@ class Incident:
     renewed: bool = False
     missing: MissingGrant | None = None
     acknowledgements: tuple[Acknowledgement, ...] = ()
+    requests: int = 0
 
     @property
     def refused(self) -> int:
@@ -227,6 +241,7 @@ def _sum(run: Sequence[Tally]) -> Incident:
         same=all(one.same and one.resource == run[0].resource for one in run),
         steps=tuple((one.step, one.count) for one in run),
         inside=sum(one.inside for one in run),
+        requests=sum(one.requests for one in run),
     )
 
 
@@ -299,6 +314,11 @@ class RefusalCount:
     count: int
     last: datetime
 
+    @property
+    def of_a_zombie(self) -> bool:
+        """Return whether they are refused writes of zombies. Requests to the fencing API are no writes."""
+        return self.reason == ZOMBIE and not self.passed and self.plane != "api"
+
 
 @dataclass(frozen=True, slots=True)
 class RefusalCounts:
@@ -327,11 +347,12 @@ class RefusalCounts:
     @property
     def zombies(self) -> int:
         """Return the refused writes of zombies: of overtaken tokens, and of nothing else."""
-        return sum(one.count for one in self.counts if one.reason == ZOMBIE and not one.passed)
+        return sum(one.count for one in self.counts if one.of_a_zombie)
 
     @property
     def others(self) -> int:
-        return sum(one.count for one in self.counts if one.reason != ZOMBIE and not one.passed)
+        """Return the other refused requests."""
+        return sum(one.count for one in self.counts if not one.of_a_zombie and not one.passed)
 
     @property
     def passed(self) -> int:

@@ -145,7 +145,8 @@ class Attempt:
     ``MAX_TARGET``. ``payload_size`` is in bytes. The payload's size and SHA-256 (hex) are None where the write was
     refused before its body was read. ``plane`` is ``tables``, ``objects`` or ``api``; ``rule`` the table or the pattern
     of keys whose rule it came under. ``program`` is the name that the program gives itself; credentials in it are not
-    kept. ``captured`` is None where nothing is to be kept of payloads, or there was none.
+    kept. ``key`` is the key of an object that the body of the request names, and not its target. ``captured`` is
+    None where nothing is to be kept of payloads, or there was none.
     """
 
     token: Token | None
@@ -161,9 +162,12 @@ class Attempt:
     rule: str | None = None
     captured: CapturedPayload | None = None
     program: str | None = None
+    key: str | None = None
 
     def __post_init__(self) -> None:
         """Make certain that no plane puts a credential on record."""
+        if self.key is not None:
+            object.__setattr__(self, "key", storable(redacted(self.key)))
         object.__setattr__(self, "target", redacted(self.target[:MAX_TARGET])[:MAX_TARGET])
         if self.program is not None:
             object.__setattr__(self, "program", redacted(self.program[:MAX_PROGRAM])[:MAX_PROGRAM])
@@ -177,9 +181,13 @@ class MissingGrant:
     on: str
 
     def __post_init__(self) -> None:
-        """Replace the characters that the database cannot store. A caller chooses names of keys."""
-        storable = self.on[:MAX_TARGET].encode(errors="replace").decode().replace("\0", "\ufffd")
-        object.__setattr__(self, "on", storable)
+        """Let the database store the name. A caller chooses names of keys."""
+        object.__setattr__(self, "on", storable(self.on))
+
+
+def storable(text: str) -> str:
+    """Return the beginning of a text without the characters that the database cannot store."""
+    return text[:MAX_TARGET].encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
 def missing_grant(details: Mapping[str, object] | None) -> MissingGrant | None:
@@ -205,6 +213,12 @@ def also_denied(details: Mapping[str, object] | None) -> int:
     """Return how many denials without an entry the entry with these details stands for, besides its own."""
     count = (details or {}).get("also_denied")
     return count if isinstance(count, int) else 0
+
+
+def object_key(details: Mapping[str, object] | None) -> str | None:
+    """Return the key of a refused write whose request names it in the body: DeleteObjects, and forms."""
+    found = (details or {}).get("key")
+    return found if isinstance(found, str) else None
 
 
 def trace_id(details: Mapping[str, object] | None) -> str | None:

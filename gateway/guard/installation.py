@@ -68,7 +68,11 @@ def _examined(config: DatabaseConfig, snapshot: Snapshot, found: InstalledGuard,
     watched = ", and what changes without it is found" if watches else ""
     detail = f"rows are {template}; the role {role} is let through; what it refuses goes on record{watched}"
     if mode == Enforcement.OBSERVE:
-        return warning(name, f"it only observes; {detail}", "Install it without --observe once the record is clean.")
+        return warning(
+            name,
+            f"it only observes; {detail}",
+            "Run gateway enforce: it says which sessions would be refused, and installs the guard again.",
+        )
     return ok(name, detail)
 
 
@@ -170,6 +174,20 @@ async def install(config: DatabaseConfig, wanted: GuardRequest) -> PreparedGuard
     prepared = await prepare(config, wanted)
     await _run(config, wanted.dsn, prepared.script)
     return prepared
+
+
+async def install_again(config: DatabaseConfig, table: str, dsn: str | None) -> PreparedGuard:
+    """Put a guard in the place of the one on a table, with the mode of its rule, and with its role and watch.
+
+    Raises ``ConfigurationError`` if the table has none.
+    """
+    async with _database(config, dsn) as database:
+        schema_name, name = _split(config, table)
+        found = [one for one in await guards.list_guards(database, [schema_name]) if one.table == name]
+    if not found:
+        raise ConfigurationError(f"{table}: there is no guard.", advice="Install it with gateway guard install.")
+    _, _, role, _, *rest = found[0].arguments
+    return await install(config, GuardRequest(table, role=role, dsn=dsn, watch=WATCH in rest[1:]))
 
 
 async def take_stamps(config: DatabaseConfig, table: str, dsn: str | None = None) -> int:

@@ -201,7 +201,8 @@ class FencedWrites:
         announced = Announcement(
             *(target.resource, request.bucket, key, write_id, presented, caller, target.mode, target.equal), mark=mark
         )
-        attempt = replace(exchange.attempt(), token=writer.token, holder=writer.holder, rule=target.rule)
+        named = key if request.operation in _KEYS_IN_BODY else None
+        attempt = replace(exchange.attempt(), token=writer.token, holder=writer.holder, rule=target.rule, key=named)
         evidence = evidence_of(exchange, mark)
         return await self._apply_policy(
             FencedWrite(exchange, target, announced, attempt, objections, capture_start, evidence)
@@ -479,6 +480,7 @@ def after_the_effect(unfinished: str) -> Iterator[None]:
 EVIDENCE_TIMEOUT = 1.0
 """Seconds that a refused writer waits for the store to say whose object stands at its key."""
 
+_KEYS_IN_BODY = (Operation.DELETE_OBJECTS, Operation.POST_OBJECT)
 _INVOCATION = b"amz-sdk-invocation-id"
 _VISIBLE = re.compile(rb"[!-~]{1,128}")
 

@@ -66,7 +66,8 @@ class Party:
 class Tally:
     """A party with its refused writes during the span.
 
-    ``noted`` of the ``refused`` passed because their rule observes. ``first`` and ``last`` are None if there are none.
+    ``noted`` of the ``refused`` passed because their rule observes. ``requests`` of them were no writes. ``first`` and
+    ``last`` are None if there are none.
     """
 
     party: Party
@@ -74,6 +75,7 @@ class Tally:
     noted: int = 0
     first: datetime | None = None
     last: datetime | None = None
+    requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,8 @@ class Takeover:
 class Refusals:
     """Refused writes of one party, close to each other. ``id`` is the entry of the first.
 
-    ``noted`` of them passed because their rule observes. ``reason`` is None if they have several.
+    ``noted`` of them passed because their rule observes. ``requests`` of them were no writes. ``reason`` is None if
+    they have several.
     """
 
     key: Key
@@ -106,6 +109,7 @@ class Refusals:
     noted: int
     reason: str | None
     id: UUID
+    requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,6 +458,7 @@ def _sum(party: Party, tallies: Sequence[Tally]) -> Tally:
         sum(tally.noted for tally in tallies),
         min((tally.first for tally in tallies if tally.first), default=None),
         max((tally.last for tally in tallies if tally.last), default=None),
+        sum(tally.requests for tally in tallies),
     )
 
 

@@ -299,6 +299,7 @@ def _together(one: Refusals, other: Refusals) -> Refusals:
         last=max(one.last, other.last),
         count=one.count + other.count,
         noted=one.noted + other.noted,
+        requests=one.requests + other.requests,
         reason=one.reason if one.reason == other.reason else None,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
-from gateway.fencing.incident import counted_only, fate, nothing_refused
+from gateway.fencing.incident import attempts, counted_only, fate, nothing_refused
 from gateway.fencing.record import Kind
 from gateway.text import span, visible
 from gateway.timeline.history import (
@@ -89,7 +89,7 @@ def headline(lanes: Sequence[Lane], totals: Totals, clock: Clock, counted: int =
         refused = max(totals.refused, sum(lane.tally.refused for lane in troubled)) - worst.tally.refused
         noted = max(totals.noted, sum(lane.tally.noted for lane in troubled)) - worst.tally.noted
         subject = "One other writer" if others == 1 else f"{others:,} other writers"
-        sentences.append((f"{subject} tried {_writes(refused, 'more ')}. {fate(refused, noted)}",))
+        sentences.append((f"{subject} tried {attempts(refused, 0, 'more ')}. {fate(refused, noted)}",))
     if counted:
         sentences.append((counted_only(counted, " in this time"),))
     return (*sentences, *_standing(lanes, clock))
@@ -99,12 +99,12 @@ def _zombie(lane: Lane, clock: Clock) -> Sentence:
     tally, overtaken = lane.tally, lane.overtaken
     assert tally.first is not None
     assert tally.last is not None
-    writes = _writes(tally.refused)
+    writes = attempts(tally.refused, tally.requests)
     if overtaken is None or tally.first < overtaken.at:
         return lane.party, f" tried {writes} {_standing_of(lane)}, {_between(tally.first, tally.last, clock)}."
     at = clock.say(overtaken.at)
     by = "no later than " if overtaken.inferred else "at "
-    more = _writes(tally.refused, "more ")
+    more = attempts(tally.refused, tally.requests, "more ")
     begun: Sentence
     if overtaken.kind is Kind.EPOCH:
         begun = lane.party, f" was ruled out by a new epoch ({overtaken.by.token_text}) {by}{at}"
@@ -146,9 +146,12 @@ def describe_refusals(lane: Lane, refusals: Refusals, clock: Clock) -> str:
     if lane.overtaken is not None and refusals.first >= lane.overtaken.at:
         late = f", {span(refusals.first - lane.overtaken.at)} after it was overtaken"
     if refusals.count == 1:
-        return f"{outcome}: a write of {party_text(lane.party)} at {clock.say(refusals.first)}{late}{reason}."
+        one = "a request (no write)" if refusals.requests else "a write"
+        return f"{outcome}: {one} of {party_text(lane.party)} at {clock.say(refusals.first)}{late}{reason}."
     times = _between(refusals.first, refusals.last, clock)
-    return f"{outcome}: {refusals.count:,} writes of {party_text(lane.party)} {times}{late}{reason}."
+    return (
+        f"{outcome}: {attempts(refusals.count, refusals.requests)} of {party_text(lane.party)} {times}{late}{reason}."
+    )
 
 
 def describe_takeover(takeover: Takeover, clock: Clock) -> str:
@@ -175,7 +178,7 @@ def describe_lane(lane: Lane, clock: Clock) -> str:
     elif lane.holds:
         parts.append("Its token is the newest.")
     if lane.tally.refused:
-        parts.append(f"{_writes(lane.tally.refused)} refused.")
+        parts.append(f"{attempts(lane.tally.refused, lane.tally.requests)} refused.")
     return " ".join(parts)
 
 
@@ -214,7 +217,7 @@ def describe_remark(remark: Remark, clock: Clock) -> str:
 
 def describe_activity(activity: Activity, clock: Clock) -> str:
     when = f"From {clock.say(activity.span.since)} to {clock.say(activity.span.until)}"
-    return f"{when}: {_writes(activity.refused, 'refused ')}, {activity.takeovers:,} takeovers."
+    return f"{when}: {attempts(activity.refused, 0, 'refused ')}, {activity.takeovers:,} takeovers."
 
 
 def describe_rest(others: int, zombies: int, refused: int) -> str:
@@ -223,9 +226,5 @@ def describe_rest(others: int, zombies: int, refused: int) -> str:
     quiet = others - zombies
     if not zombies:
         return f"{others:,} more {holders} not drawn, none of them with refused writes."
-    had = f"{zombies:,} with {_writes(refused, 'refused ')}"
+    had = f"{zombies:,} with {attempts(refused, 0, 'refused ')}"
     return f"{others:,} more {holders} not drawn: {had}" + (f", {quiet:,} without." if quiet else ".")
-
-
-def _writes(count: int, kind: str = "") -> str:
-    return f"{count:,} {kind}{'write' if count == 1 else 'writes'}"

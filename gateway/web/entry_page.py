@@ -11,7 +11,17 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from gateway.db import fences, record, search
-from gateway.fencing.record import Entry, Filters, Kind, also_denied, missing_grant, program, statement, trace_id
+from gateway.fencing.record import (
+    Entry,
+    Filters,
+    Kind,
+    also_denied,
+    missing_grant,
+    object_key,
+    program,
+    statement,
+    trace_id,
+)
 from gateway.web.advice import kind_title, rejection_advice
 from gateway.web.rendering import Site, address, database_of, entry_named
 
@@ -138,6 +148,7 @@ def routes(site: Site) -> list[Route]:
             fence=fence,
             missing=missing_grant(entry.details),
             also_denied=also_denied(entry.details),
+            key=object_key(entry.details),
             program=program(entry.details),
             statement=statement(entry.details),
             trace_id=trace_id(entry.details),

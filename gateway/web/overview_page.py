@@ -19,15 +19,15 @@ from gateway.db.overview import ActiveAlarm
 from gateway.db.search import DenialGroup
 from gateway.db.traffic import RuleTraffic, TrafficBucket, WriteCounts
 from gateway.db.webhooks import WebhookStatus as Delivery
+from gateway.enforcement import ConfiguredTraffic, rules_with_traffic
 from gateway.errors import Denied, GatewayError, RequestMalformed, SqlError, Unavailable
-from gateway.fencing.incident import ZOMBIE, Notable, RefusalCounts, State
+from gateway.fencing.incident import Notable, RefusalCounts, State
 from gateway.fencing.record import Filters, Kind
 from gateway.findings import Standing
 from gateway.text import machine_time
 from gateway.web import chart
 from gateway.web.chart import Chart, Step
 from gateway.web.incident_pages import IncidentRow, in_order
-from gateway.web.observe_mode import ConfiguredTraffic, rules_with_traffic
 from gateway.web.overview_verdict import Facts, assess
 from gateway.web.record_lists import SPANS
 from gateway.web.rendering import Place, Site, address
@@ -174,7 +174,8 @@ def routes(site: Site) -> list[Route]:
             "overview.html",
             503 if found is None else 200,
             found=found,
-            going_on=sum(row.state is not State.RESOLVED for row in rows),
+            going_on=sum(row.state in (State.GOING_ON, State.AGAIN) for row in rows),
+            acknowledged=sum(row.state is State.ACKNOWLEDGED for row in rows),
             findings=assess(*(_facts(one, span) for one in places)),
             rows=() if found is None else chart_rows(found),
             charts=() if found is None else _charts(found),
@@ -280,7 +281,7 @@ def chart_rows(found: Overview) -> list[ChartRow]:
     """Return the steps of the charts."""
     zombies, others, passed = Counter[datetime](), Counter[datetime](), Counter[datetime]()
     for one in found.refusals.counts:
-        (passed if one.passed else zombies if one.reason == ZOMBIE else others)[one.step] += one.count
+        (passed if one.passed else zombies if one.of_a_zombie else others)[one.step] += one.count
     ends = [*(bucket.at for bucket in found.series[1:]), found.until]
     return [
         ChartRow(
@@ -314,7 +315,7 @@ def _charts(found: Overview) -> tuple[Chart, Chart]:
                     one.until,
                     [
                         ("zombies", "refused of zombies", one.zombies),
-                        ("others", "refused for other reasons", one.others),
+                        ("others", "other refused requests", one.others),
                         ("observed", "passed, would be refused", one.passed),
                     ],
                     step_address("/ui/rejections", one),

@@ -18,6 +18,7 @@ from gateway.fencing.incident import (
     Notable,
     RefusalCounts,
     State,
+    attempts,
     counted_only,
     fate,
     nothing_refused,
@@ -43,7 +44,7 @@ Level: TypeAlias = Literal["bad", "warned", "good"]
 class Finding:
     """One thing that is wrong: a sentence, what to do, and a link to more (``address`` and ``title``), if any.
 
-    ``database``: the one where it is wrong, if the verdict is about several.
+    ``database``: the one where it is wrong, if the verdict is about several. ``count``: how many things it stands for.
     """
 
     level: Level
@@ -52,6 +53,7 @@ class Finding:
     address: str | None = None
     title: str = ""
     database: str | None = None
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ def _incidents(several: Sequence[Facts]) -> Iterator[Finding]:
             ("Look at the list: one cause often has many.",),
             _link("/ui/incidents", min((facts for facts, _ in going_on), key=lambda facts: facts.since), of=None),
             "All incidents",
+            count=len(going_on) - _MOST,
         )
 
 
@@ -221,7 +224,7 @@ def _incident(incident: Incident, facts: Facts) -> Finding:
 
 def _zombie(incident: Incident, now: datetime) -> tuple[Sentence, Sentence]:
     who, fence, key = writer(incident), incident.fence, incident.key
-    late = _number(incident.count, "late write", "late writes")
+    late = attempts(incident.count, incident.requests, "late ")
     over: Sentence = ()
     if fence is not None:
         over = ("; ", Name(fence.raised_by), f" took over with token {fence.token} at ", fence.raised_at)
@@ -262,7 +265,8 @@ def _of_a_caller(incident: Incident) -> tuple[Sentence, Sentence]:
 
 def _wrote(incident: Incident, now: datetime) -> Sentence:
     """Say when the writer wrote last: it may have ended since."""
-    return writer(incident), " wrote ", _resource(incident), f" {age(incident.last, now)}"
+    did = " sent a request for " if incident.requests == incident.count else " wrote "
+    return writer(incident), did, _resource(incident), f" {age(incident.last, now)}"
 
 
 def _resource(incident: Incident) -> Name:
@@ -316,7 +320,7 @@ def _quiet(facts: Facts) -> Finding:
 def _past(found: RefusalCounts) -> str:
     counts = (
         (found.zombies, "write of a zombie was refused", "writes of zombies were refused"),
-        (found.others, "request was refused for another reason", "requests were refused for other reasons"),
+        (found.others, "other request was refused", "other requests were refused"),
         (found.passed, "late write passed", "late writes passed"),
     )
     return _joined([_number(*one) for one in counts if one[0]])

@@ -20,6 +20,7 @@ from gateway.db import fences, leases, overview, record, search, timeline
 from gateway.db.database import Database
 from gateway.db.overview import RefusedResource
 from gateway.db.record import RecordHead
+from gateway.enforcement import configured_rules
 from gateway.errors import RequestMalformed
 from gateway.fencing.decision import Enforcement, Fence
 from gateway.fencing.lease import LockState
@@ -30,7 +31,6 @@ from gateway.timeline import picture
 from gateway.timeline.history import History, Span
 from gateway.timeline.picture import Picture
 from gateway.web import record_lists as paging
-from gateway.web.observe_mode import configured_rules
 from gateway.web.record_lists import SPANS, ListQuery, form_field, read_filters
 from gateway.web.rendering import Site, address, database_of, resource_address
 

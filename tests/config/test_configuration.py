@@ -12,8 +12,9 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from gateway import wiring
-from gateway.config import former_keys, load, of
+from gateway.config import former_keys, load, of, toml
 from gateway.config.access import CallerKeys
+from gateway.config.explanations import Places
 from gateway.db.database import Database
 from gateway.errors import ConfigurationError, Unavailable
 from gateway.fencing.decision import Enforcement
@@ -289,3 +290,51 @@ async def test_a_file_is_compared_with_what_a_gateway_has(
     assert '-resource = "account/{id}"\n+resource = "accounts/{id}"' in changed.stdout
     assert (facts["url"], facts["differs"]) == (origin, True)
     assert '+resource = "accounts/{id}"' in facts["diff"]
+
+
+OBSERVING = """# Orders are observed.
+fencing.mode = "observe"
+
+[[tables]]
+name = "public.orders"   # of the shop
+mode = 'observe'         # until the clerks have locks
+[[tables]]
+resource = "job/{id}"
+name = "public.jobs"
+[[objects]]
+match = "a/**"
+mode = "enforce"
+"""
+
+
+def known(text: str) -> Places:
+    return Places("gateway.toml", text, tomllib.loads(text), {})
+
+
+def test_a_mode_is_changed_or_added_in_its_line_and_nothing_else_is() -> None:
+    changed = toml.enforcing(known(OBSERVING), [("fencing",), ("tables", 0), ("tables", 1)])
+    assert changed == (
+        OBSERVING.replace('fencing.mode = "observe"', 'fencing.mode = "enforce"')
+        .replace("mode = 'observe'         #", 'mode = "enforce"         #')
+        .replace('"public.jobs"\n', '"public.jobs"\nmode = "enforce"\n')
+    )
+    windows = OBSERVING.replace("\n", "\r\n")
+    assert toml.enforcing(known(windows), [("tables", 1)]) == windows.replace(
+        '"public.jobs"\r\n', '"public.jobs"\r\nmode = "enforce"\r\n'
+    )
+    assert toml.enforcing(known("[[tables]]\nname = 'a.b'"), [("tables", 0)]).endswith(
+        "\nname = 'a.b'\nmode = \"enforce\"\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'tables = [{name = "a.a", mode = "observe"}, {name = "a.b", mode = "observe"}]\n',
+        '[[tables]]\nname = """\na.a"""\n[[tables]]\nname = "a.b"\nmode = """observe"""\n',
+    ],
+)
+def test_a_file_that_is_written_otherwise_is_left_alone(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="changed one by one") as caught:
+        toml.enforcing(known(text), [("tables", 1)])
+    assert "gateway.toml" in str(caught.value.advice)

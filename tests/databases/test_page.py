@@ -115,12 +115,15 @@ async def test_the_overview_has_one_verdict_and_the_worst_decides(gateway: Fleet
     assert "1 more to look at, 1 of them urgent" in words(page)
     assert "Refused writes of zombies 3" in words(page)
     assert "Incidents going on 2" in words(page)
+    for number in range(3, 9):
+        await zombie(gateway, "south", number)
+    assert "7 more to look at, 7 of them urgent" in words(await read(browser, "/ui/")), "three of them in one sentence"
     gateway.lines["north"].cut()
     page = await read(browser, "/ui/")
     assert "north" in rows(page, said)[0]
     assert "cannot be reached" in rows(page, said)[0]
     assert "zombie-of-south" in words(page)
-    assert "Refused writes of zombies 2" in words(page)
+    assert "Refused writes of zombies 8" in words(page)
     assert "north does not answer: its numbers are missing." in words(page)
 
 
@@ -141,6 +144,7 @@ async def test_incidents_of_the_overview_are_acknowledged_where_they_are(
         query = "SELECT count(*) FROM fencing.record WHERE kind = 'incident-acknowledged'"
         assert await gateway.asked(name, query) == [count]
     states = words(await read(browser, "/ui/"))
+    assert "Incidents going on 1 of 2, 1 acknowledged" in states
     assert states.index("going on south") < states.index("acknowledged north")
 
 

@@ -140,7 +140,7 @@ async def test_a_stale_form_is_refused_and_on_record(shared: Stage, key: str) ->
     assert shared.body(key) == b"new"
     [rejection] = await shared.rejections(resource=f"s3/bucket/{key}")
     assert (rejection["token"], rejection["fence"], rejection["holder"]) == ("33", "34", "ann")
-    assert (rejection["payload_size"], rejection["caller"]) == (3, "writer")
+    assert (rejection["payload_size"], rejection["caller"], rejection["key"]) == (3, "writer", key)
     assert any(isinstance(event, WriteRefused) for event in shared.events)
 
 

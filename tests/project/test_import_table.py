@@ -54,9 +54,10 @@ TABLE: dict[str, str] = {
     "leases": "fencing background batching db observe",
     "webhooks": "fencing background db observe text",
     "targets": "fencing auth.grants config db objects tables.catalog",
+    "enforcement": "fencing config db",
     "guard": "fencing background config db observe tables.catalog tables.naming tables.sql wiring findings",
     "api": "fencing token_admission auth db http leases observe record reloading budget webhooks tables.dialect.body",
-    "web": "fencing api auth config db http record budget text timeline findings journal.contents",
+    "web": "fencing api auth config db enforcement http record budget text timeline findings journal.contents",
     # Assembling and running a gateway.
     "wiring": "fencing token_admission auth config db journal leases objects observe tables webhooks",
     "reloading": "fencing background config observe",
@@ -72,8 +73,8 @@ TABLE: dict[str, str] = {
     "doctor": "fencing auth config db guard journal.contents journal.opening_table journal.trust objects "
     "tables.catalog tables.naming tables.side_effects tables.sql targets text wiring changes findings",
     "demo": "fencing app auth.grants config db guard serving",
-    "commands": "fencing app auth background client config db.database db.traffic doctor guard observe http.crowd "
-    "http.server reloading serving service_manager targets text wiring workers changes findings",
+    "commands": "fencing app auth background client config db.database db.traffic doctor enforcement guard observe "
+    "http.crowd http.server reloading serving service_manager targets text wiring workers changes findings",
     "client": "fencing",
     "cli": "app changes commands config db demo doctor findings journal.rows serving text",
     "__main__": "cli",

@@ -7,7 +7,7 @@ import pytest
 from defusedxml import ElementTree
 from pydantic import BaseModel
 
-from docs.generator import configuration, http, pictures
+from docs.generator import configuration, http, pictures, screenshots
 from docs.generator.pages import FOLDER, PAGES
 from gateway.api.description import EXAMPLES
 from gateway.config import Config
@@ -30,7 +30,8 @@ def test_a_picture_is_as_the_page_draws_it(name: str) -> None:
 
 def test_every_page_and_picture_is_made() -> None:
     assert {path.name for path in FOLDER.iterdir()} == set(PAGES)
-    assert {path.name for path in pictures.FOLDER.iterdir()} == set(pictures.PICTURES)
+    taken = {f"{name}.{kind}" for name in screenshots.PAGES for kind in ("png", "txt")}
+    assert {path.name for path in pictures.FOLDER.iterdir()} == {*pictures.PICTURES, *taken}
 
 
 def test_a_key_without_a_meaning_is_an_error() -> None:

@@ -442,8 +442,8 @@ async def test_it_has_everything_and_needs_nothing(reported: Watched) -> None:
     report, said = answer.text, text(answer.text)
     assert answer.status_code == 200, report
     assert f"{LATE} (token 33) was overtaken by {NEXT} (token 34)" in said
-    assert "tried 2 more writes" in said
-    assert "All 2 of these writes were refused before they took effect." in said
+    assert "tried 2 more requests that are no writes" in said
+    assert "All 2 of these requests were refused before they took effect." in said
     assert "Taken over by a barrier" in said
     assert f"ended at position {head['position']}" in said
     assert head["hash"] in said
@@ -477,7 +477,7 @@ async def test_the_command_writes_it_to_a_file(
     monkeypatch.setenv("GATEWAY_API_KEY", AUDITOR)
     output, resource = tmp_path / "incident.html", ("--resource", REPORTED)
     assert f"{output}: written" in (await run("report", "--output", output, *resource)).output
-    assert "tried 2 more writes" in text(output.read_text())
+    assert "tried 2 more requests that are no writes" in text(output.read_text())
     await run("report", "--output", output, *resource, "--until", "2020-01-01T00:00")
     assert "No write was refused here in this time." in text(output.read_text())
     for wrong in ((*resource, "--since", "yesterday"), ("--resource", "not canonical")):

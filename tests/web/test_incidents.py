@@ -91,7 +91,7 @@ def test_numbers_agree_between_pages(visit: Callable[..., Page], stage: Stage) -
     page = visit("/ui/")
     zombies, others, passed = (
         figure(page, name)
-        for name in ("Refused writes of zombies", "Refused for other reasons", "Passed, would be refused")
+        for name in ("Refused writes of zombies", "Other refused requests", "Passed, would be refused")
     )
     assert (zombies, others, passed) == (22, 5, 4)
     charted = page.locator("figure details tbody tr").evaluate_all(

@@ -10,13 +10,13 @@ import pytest
 
 from gateway.config import Config
 from gateway.db.traffic import RuleTraffic, WriteCounts
+from gateway.enforcement import Readiness, rule_readiness, rules_with_traffic
 from gateway.fencing.decision import Enforcement, Fence
 from gateway.fencing.incident import Acknowledgement, Incident, IncidentKey, Notable, RefusalCount, RefusalCounts
 from gateway.fencing.record import MissingGrant
 from gateway.fencing.token import Token
 from gateway.findings import MOST_COUNTED, Standing, plain
 from gateway.web.chart import Bar, Step, draw, sparks
-from gateway.web.observe_mode import Readiness, rule_readiness, rules_with_traffic
 from gateway.web.overview_verdict import STORM, Facts, Finding, assess
 
 NOW = datetime(2026, 11, 24, 3, 20, tzinfo=UTC)
@@ -115,8 +115,8 @@ VERDICTS: list[tuple[dict[str, Any], str, str]] = [
         {**of(replace(ZOMBIE, last=EARLIER)), **OVER},
         "good",
         (
-            "Nothing is going on. In the last 24 hours 12 writes of zombies were refused, 1 request was refused for "
-            "another reason and 1 late write passed, the last at 2026-11-23T22:20:00+00:00. Every incident is resolved."
+            "Nothing is going on. In the last 24 hours 12 writes of zombies were refused, 1 other request was "
+            "refused and 1 late write passed, the last at 2026-11-23T22:20:00+00:00. Every incident is resolved."
         ),
     ),
 ]
@@ -199,9 +199,25 @@ def test_an_observed_write_without_a_token_is_not_called_refused_and_comes_after
     assert said(some).endswith("3 of 5 took effect, because the rule only observes. The others were refused.")
 
 
+def test_a_late_request_that_is_no_write_is_not_called_one() -> None:
+    (alone,) = assess(replace(QUIET, incidents=[replace(ZOMBIE, count=1, requests=1)]))
+    assert said(alone).startswith("worker-7 sent a request for orders/42 just now with token 33; worker-9 took over")
+    assert said(alone).endswith("It tried 1 late request that is no write. It was refused.")
+    (among,) = assess(replace(QUIET, incidents=[replace(ZOMBIE, requests=2)]))
+    assert said(among).endswith("It tried 10 late writes and 2 other requests. All were refused.")
+    counts = RefusalCounts(
+        [
+            RefusalCount(NOW, "token-stale", passed=False, plane=plane, rule=None, count=1, last=NOW)
+            for plane in ("api", "tables")
+        ]
+    )
+    assert (counts.zombies, counts.others) == (1, 1)
+
+
 def test_more_incidents_than_are_named_are_counted_over_all() -> None:
     findings = assess(*(replace(QUIET, database=name, incidents=[ZOMBIE] * 4) for name in ("north", "south")))
     assert said(findings[-1]) == "3 more incidents are going on."
+    assert sum(one.count for one in findings) == 8
     assert "of=" not in (findings[-1].address or "")
 
 
@@ -316,16 +332,22 @@ SINCE = SEEN - timedelta(days=7)
     ("writes", "observed", "ago", "answer", "since"),
     [
         (0, 0, None, Readiness.UNKNOWN, None),
-        (100, 0, None, Readiness.SAFE, SINCE),
-        (100, 3, timedelta(hours=1), Readiness.NOT_SAFE, None),
-        (100, 3, timedelta(hours=23, minutes=59), Readiness.NOT_SAFE, None),
-        (100, 3, timedelta(days=1), Readiness.SAFE, SEEN - timedelta(days=1)),
-        (3, 3, timedelta(days=3), Readiness.SAFE, SEEN - timedelta(days=3)),
+        (0, 3, timedelta(hours=1), Readiness.NOT_READY, None),
+        (100, 0, None, Readiness.READY, SINCE),
+        (100, 3, timedelta(hours=1), Readiness.NOT_READY, None),
+        (100, 3, timedelta(hours=23, minutes=59), Readiness.NOT_READY, None),
+        (100, 3, timedelta(days=1), Readiness.READY, SEEN - timedelta(days=1)),
+        (3, 3, timedelta(days=3), Readiness.READY, SEEN - timedelta(days=3)),
     ],
 )
 def test_a_rule_is_safe_after_a_quiet_day(
     writes: int, observed: int, ago: timedelta | None, answer: Readiness, since: datetime | None
 ) -> None:
     last = None if ago is None else SEEN - ago
-    judged = rule_readiness(writes=writes, observed=observed, last=last, since=SINCE, now=SEEN)
+    judged = rule_readiness(writes=writes, claimed=False, observed=observed, last=last, since=SINCE, now=SEEN)
     assert (judged.answer, judged.since) == (answer, since)
+
+
+def test_sessions_that_hold_tokens_are_evidence_although_no_write_of_theirs_is_counted() -> None:
+    judged = rule_readiness(writes=0, claimed=True, observed=0, last=None, since=SINCE, now=SEEN)
+    assert (judged.answer, judged.since, judged.writes) == (Readiness.READY, SINCE, 0)

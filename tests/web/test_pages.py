@@ -2,16 +2,18 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests import running
+from docs.generator import screenshots
+from docs.generator.pictures import FOLDER
+from tests import ROOT, running
 from tests.waiting import PATIENCE
 from tests.web import story
 from tests.web.stage import AUDITOR_KEY, CALLERS, PAGES, Stage, staged
@@ -123,13 +125,36 @@ def test_observe_mode_has_a_verdict_for_each_rule(visit: Callable[..., Page], st
     story.tell(stage, stage.now)
     page = visit("/ui/observe")
     stock, idle = facts(page, "public.stock").first, facts(page, "idle/**").first
-    expect(stock).to_contain_text(re.compile(r"Not safe: 4 of \d+.\d{3} writes would have been refused"))
+    expect(stock).to_contain_text(re.compile(r"Not ready: 4 of \d+.\d{3} writes would have been refused"))
     expect(idle).to_contain_text("Unknown")
+    expect(stock).to_contain_text("1 of 1 callers on record would be refused: 1 writer with the reason overtaken token")
+    expect(stock.get_by_role("row", name="importer importer-1 overtaken token 4")).to_have_count(1)
+    expect(stock.get_by_role("row", name="public.stock/3 1")).to_have_count(1)
     stock.get_by_text("Change of the configuration").click()
     expect(stock.locator("pre")).to_have_text('[[tables]]\nname = "public.stock"\nmode = "enforce"')
     stock.get_by_role("link", name="4", exact=True).click()
     expect(page.get_by_role("status")).to_have_text("4 writes")
-    expect(page).to_have_url(re.compile("caller=importer&rule=public.stock&plane=tables&enforced=false"))
+    expect(page).to_have_url(
+        re.compile("caller=importer&reason=token-stale&rule=public.stock&plane=tables&enforced=false")
+    )
+
+
+@pytest.fixture
+def sample() -> Iterator[str]:
+    """The address of the demo's sample at a fixed time. No loop runs in this thread, as one does in Playwright's."""
+    if screenshots.FAKETIME is None:
+        pytest.skip("there is no faketime: the pictures of the page are not compared")
+    with screenshots.served() as url:
+        yield url
+
+
+def test_the_pictures_in_the_readme_show_what_the_page_shows(browser: Browser, sample: str) -> None:
+    for name, taken in screenshots.take(sample, browser).items():
+        shown = (FOLDER / f"{name}.txt").read_text()
+        assert taken.text == shown, f"docs/pictures/{name}.png is old: run make screenshots"
+        assert len((FOLDER / f"{name}.png").read_bytes()) < 150_000
+        assert taken.picture.startswith(b"\x89PNG")
+        assert f"docs/pictures/{name}.png" in (ROOT / "README.md").read_text()
 
 
 def test_hostile_names_do_no_harm(visit: Callable[..., Page], stage: Stage) -> None:

@@ -13,12 +13,13 @@ GROUP BY 1, 2, 3, 4, 5
 -- are about a token. Of the rows, the $7 newest are returned. `inside`: those from $8 until $9. Steps are aligned with $8.
 SELECT reason, caller, key_resource, epoch, value, key_holder,
        date_bin($5, at, $8) AS step, count(*) AS refusals, count(*) FILTER (WHERE NOT enforced) AS passed,
+       count(*) FILTER (WHERE plane = 'api') AS requests,
        count(*) FILTER (WHERE at >= $8 AND at < $9) AS inside,
        min(at) AS first, max(at) AS last, min(position) AS first_position, max(position) AS last_position,
        min(resource) AS resource,
        min(resource) IS NOT DISTINCT FROM max(resource) AND count(resource) IN (0, count(*)) AS same
 FROM (
-    SELECT at, position, reason, caller, enforced, resource,
+    SELECT at, position, reason, caller, enforced, resource, plane,
            CASE WHEN reason = ANY ($6::text[]) THEN resource END AS key_resource,
            CASE WHEN reason = ANY ($6::text[]) THEN epoch END AS epoch,
            CASE WHEN reason = ANY ($6::text[]) THEN value END AS value,

@@ -65,3 +65,19 @@ FROM (
     SELECT {field} AS value, at FROM fencing.entry WHERE day >= $1{conditions} ORDER BY position DESC LIMIT $3
 ) AS newest
 GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT $2
+
+-- name: writers
+-- How many entries there are of each writer and reason, among so many of the newest. A writer is a caller, and the holder
+-- or the program that it names, or else the beginning of its statement. Of a User-Agent the first word is the program.
+SELECT caller, writer, reason, count(*) AS entries, max(at) AS last
+FROM (
+    SELECT caller, reason, at,
+           coalesce(
+               nullif(holder, ''), nullif(details #>> '{session,application_name}', ''),
+               nullif(CASE details ->> 'by' WHEN 'guard' THEN details ->> 'program'
+                      ELSE split_part(details ->> 'program', ' ', 1) END, ''),
+               details ->> 'statement'
+           ) AS writer
+    FROM fencing.entry WHERE day >= $1{conditions} ORDER BY position DESC LIMIT $3
+) AS newest
+GROUP BY 1, 2, 3 ORDER BY 4 DESC, 1, 2, 3 LIMIT $2

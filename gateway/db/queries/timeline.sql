@@ -18,6 +18,7 @@ WITH acting AS (
     SELECT epoch, value, holder, min(caller) AS caller,
         count(*) FILTER (WHERE kind = 'rejection') AS refused,
         count(*) FILTER (WHERE NOT enforced) AS noted,
+        count(*) FILTER (WHERE kind = 'rejection' AND plane = 'api') AS requests,
         min(at) FILTER (WHERE kind = 'rejection') AS first,
         max(at) FILTER (WHERE kind = 'rejection') AS last,
         max(position) AS newest,
@@ -36,11 +37,11 @@ WITH acting AS (
       AND kind IN ('raised', 'barrier', 'epoch')
 ), parties AS (
     SELECT epoch, value, holder, min(caller) AS caller, sum(refused)::bigint AS refused, sum(noted)::bigint AS noted,
-        min(first) AS first, max(last) AS last, max(newest) AS newest, min(met) AS met
+        sum(requests)::bigint AS requests, min(first) AS first, max(last) AS last, max(newest) AS newest, min(met) AS met
     FROM (
         SELECT * FROM acting
         UNION ALL
-        SELECT fence_epoch, fence_value, fence_holder, fence_caller, 0, 0, NULL, NULL, position, NULL
+        SELECT fence_epoch, fence_value, fence_holder, fence_caller, 0, 0, 0, NULL, NULL, position, NULL
         FROM raised WHERE fence_value IS NOT NULL
     ) AS both_sides
     GROUP BY epoch, value, holder
@@ -61,7 +62,7 @@ WITH acting AS (
     ) AS o
     WHERE z.refused > 0 AND z.by_refused <= $6
 )
-SELECT epoch, value, holder, caller, refused, noted, first, last, met, parties, zombies, refused_in_all, noted_in_all
+SELECT epoch, value, holder, caller, refused, noted, requests, first, last, met, parties, zombies, refused_in_all, noted_in_all
 FROM ranked
 WHERE parties <= $5 OR (refused > 0 AND by_refused <= $6) OR by_token <= $7
    OR (epoch, value) IN (SELECT epoch, value FROM overtakers)
@@ -70,7 +71,8 @@ ORDER BY epoch NULLS LAST, value, holder NULLS FIRST
 -- name: refusals
 -- The refused writes of some tokens, and those without any, in pieces of $5 seconds.
 SELECT epoch, value, holder, min(at) AS first, max(at) AS last, count(*) AS count,
-    count(*) FILTER (WHERE NOT enforced) AS noted, min(position) AS position,
+    count(*) FILTER (WHERE NOT enforced) AS noted, count(*) FILTER (WHERE plane = 'api') AS requests,
+    min(position) AS position,
     CASE WHEN min(reason) = max(reason) THEN min(reason) END AS reason
 FROM fencing.entry
 WHERE resource = $1 AND position <= $2 AND at >= $3 AND at <= $4
