@@ -95,6 +95,7 @@ def _owners(ownership: Ownership, body: CredentialsRequest) -> list[str]:
     answers={
         403: "The caller has no S3 keys, or the policy refuses the token.",
         412: "The token has been overtaken. The refusal is on record.",
+        422: "The pattern covers resources of several databases.",
     },
 )
 async def issue_credentials(call: Call, body: CredentialsRequest) -> CredentialsView:

@@ -90,7 +90,7 @@ def test_the_grammar_that_schemas_have_takes_canonical_names_only(name: str) -> 
     try:
         is_canonical = bool(canonical(name))
     except ResourceMalformed:
-        is_canonical = not name
+        is_canonical = False
     assert bool(re.fullmatch(GRAMMAR, name)) == is_canonical
 
 

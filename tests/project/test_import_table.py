@@ -55,7 +55,7 @@ TABLE: dict[str, str] = {
     "webhooks": "fencing background db observe text",
     "targets": "fencing auth.grants config db objects tables.catalog",
     "guard": "fencing background config db observe tables.catalog tables.naming tables.sql wiring findings",
-    "api": "fencing token_admission auth db http leases observe record reloading budget webhooks tables.dialect.body",
+    "api": "fencing token_admission auth db http leases observe record reloading budget webhooks tables.dialect",
     "web": "fencing api auth config db http record budget text timeline findings journal.contents",
     # Assembling and running a gateway.
     "wiring": "fencing token_admission auth config db journal leases objects observe tables webhooks",
