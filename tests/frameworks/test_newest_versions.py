@@ -3,6 +3,7 @@
 These versions change without us, so no change waits for this test. The pinned versions are in the other modules.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -12,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from tests.frameworks.stage import Stage, named
+from tests.frameworks.stage import SNIPPETS, Stage, named
 from tests.frameworks.test_recipes import project
 from tests.running import API_KEY
-from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.nightly
 
@@ -69,28 +69,31 @@ CALLS = {
 }
 
 
-def installed(folder: Path, snippet: str) -> Path:
+@pytest.fixture
+def python(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Return the Python of an environment with the gateway as a clone has it, and with what the section names."""
+    folder = tmp_path / "environment"
     venv.create(folder, symlinks=True)
     python = folder / "bin/python"
-    command = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", ROOT, *named(snippet)]
-    got = subprocess.run(command, capture_output=True, text=True, check=False)
+    pip = (sys.executable, "-m", "pip", "--python", str(python))
+    got = subprocess.run(
+        [*pip, "install", "--quiet", str(ROOT), *named(request.param)], capture_output=True, text=True, check=False
+    )
     if any(one in got.stderr for one in UNREACHABLE):
         pytest.skip("the index of packages cannot be reached")
     assert got.returncode == 0, got.stderr
     return python
 
 
-def run(python: Path, folder: Path, *arguments: str, overtaken: str = "") -> "subprocess.CompletedProcess[str]":
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), "OVERTAKEN": overtaken}
+def run(python: Path, folder: Path, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), **variables}
     return subprocess.run(
-        [python, *arguments], cwd=folder, env=environment, text=True, capture_output=True, timeout=PATIENCE, check=False
+        [python, *arguments], cwd=folder, env=environment, text=True, capture_output=True, timeout=240, check=False
     )
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_a_program(stage: Stage, tmp_path: Path, name: str) -> None:
-    python = installed(tmp_path / "environment", "settings" if name == "django" else name)
+@pytest.mark.parametrize(("name", "python"), [(name, name) for name in CALLS], indirect=["python"])
+def test_a_program(stage: Stage, tmp_path: Path, name: str, python: Path) -> None:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop/__init__.py").write_text(SHOP.format(key=API_KEY, origin=stage.gateway.origin))
     (tmp_path / "shop/models.py").write_text(MODELS)
@@ -98,7 +101,7 @@ def test_a_program(stage: Stage, tmp_path: Path, name: str) -> None:
     (tmp_path / "snippet.py").write_text(stage.code(name))
     zombie, holder = stage.order(), stage.order()
     late, done = (
-        run(python, tmp_path, "-c", CALLS[name].format(app=stage.app, number=number), overtaken=overtaken)
+        run(python, tmp_path, "-c", CALLS[name].format(app=stage.app, number=number), OVERTAKEN=overtaken)
         for number, overtaken in ((zombie, f"order/{zombie}"), (holder, ""))
     )
     assert done.returncode == 0, done.stderr
@@ -108,14 +111,32 @@ def test_a_program(stage: Stage, tmp_path: Path, name: str) -> None:
     assert stage.row(zombie) == ("packed", None)
 
 
-def test_a_deployment(stage: Stage, tmp_path: Path) -> None:
-    python = installed(tmp_path / "environment", "alembic")
+@pytest.mark.parametrize("python", ["alembic"], indirect=True)
+def test_a_deployment(stage: Stage, tmp_path: Path, python: Path) -> None:
     folder = tmp_path / "project"
     project(stage, folder)
     (folder / "shop.py").write_text(SHOP.format(key=API_KEY, origin=stage.gateway.origin))
     late, done = (
-        run(python, folder, "-m", "alembic", "upgrade", "head", overtaken=overtaken) for overtaken in ("migrations", "")
+        run(python, folder, "-m", "alembic", "upgrade", "head", OVERTAKEN=overtaken) for overtaken in ("migrations", "")
     )
     assert "Stale" in late.stderr, late.stderr
     assert done.returncode == 0, done.stderr
     assert stage.execute("SELECT version_num FROM alembic_version") == [("two",)]
+
+
+@pytest.mark.parametrize("python", ["dag"], indirect=True)
+def test_a_dag(stage: Stage, tmp_path: Path, python: Path) -> None:
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    (dags / "dag.py").write_text(SNIPPETS["dag"])
+    (dags / "shipping.py").write_text(stage.code("sqlalchemy"))
+    (dags / "shop.py").write_text(SHOP.format(key=API_KEY, origin=stage.gateway.origin))
+    settings = {"HOME": str(tmp_path), "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+    for command in (("db", "migrate"), ("dags", "reserialize")):
+        ready = run(python, dags, "-m", "airflow", *command, **settings)
+        assert ready.returncode == 0, ready.stdout[-4000:] + ready.stderr[-4000:]
+    number = stage.order()
+    test = ("-m", "airflow", "dags", "test", "shipping", "--conf", json.dumps({"order_id": number}))
+    done = run(python, dags, *test, **settings)
+    assert "state=success" in done.stdout + done.stderr
+    assert stage.row(number) == ("sent", "kept")
