@@ -100,7 +100,7 @@ class ProgramsServer:
         return self.directory / "log"
 
     def create(self, settings: str) -> None:
-        self._run("initdb", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync")
+        self._run("initdb", "--auth=trust", "--username=postgres", "--locale=C.UTF-8", "--encoding=UTF8", "--no-sync")
         with (self.directory / "postgresql.conf").open("a") as file:
             file.write(f"{settings}port = {self.port}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = ''\n")
 

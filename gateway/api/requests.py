@@ -94,7 +94,7 @@ NextName: TypeAlias = Annotated[
 ]
 
 OF_NAMES: Final = {"maxLength": resource.MAX_BYTES, **pattern_of(resource.GRAMMAR)}
-"""The form of a resource's name, or of a pattern of names, as schemas say it."""
+"""The form of a resource's name, as schemas say it."""
 ResourceName: TypeAlias = Annotated[
     str,
     Field(

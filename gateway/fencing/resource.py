@@ -31,6 +31,9 @@ GRAMMAR = f"(/*{_SEGMENT}(/+{_SEGMENT})*/*|/+)"
 
 It takes names that are too long, too.
 """
+_WHOLE = rf"({_SEGMENT.replace('()*', '()')}|\*)"
+PATTERN_GRAMMAR = rf"(/*{_WHOLE}(/+{_WHOLE})*(/+(\*\*)?)?|/+(\*\*)?|\*\*)"
+"""The same for patterns of names."""
 _FOLDED = re.compile(r"(?:^|/)\.\.?(?:/|$)")
 _DOTS = re.compile(r"\.\.?~*")
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")

@@ -1,5 +1,6 @@
 """The descriptions of what is served: requests made up from them get answers that they describe."""
 
+import faulthandler
 import json
 import os
 import subprocess
@@ -214,7 +215,6 @@ BEYOND = {
     "since must be before until": "nor does it compare two parameters",
     " seconds here.": "a gateway may be set to shorter leases and waits",
     "sequencer": "its resource may be too long, and its token another one than the token beside it",
-    "pattern of names": "a pattern of resources has its asterisks as whole segments",
 }
 """Requests that the document allows and the gateway refuses, by words of the refusal, each with the reason."""
 
@@ -224,19 +224,20 @@ def document_says_what_is_refused(
     ctx: schemathesis.CheckContext, response: schemathesis.Response, case: schemathesis.Case[Any]
 ) -> bool | None:
     """As ``positive_data_acceptance``, with the exceptions above."""
-    if response.status_code in STATES:
+    # The query and the body of a write are PostgREST's, and so are their refusals.
+    if response.status_code in STATES or case.operation.path == "/v1/transaction":
         return None
-    # The query and the body of a write are PostgREST's.
-    is_beyond = case.operation.path == "/v1/transaction" or any(one in response.text for one in BEYOND)
-    return None if response.status_code in (400, 422) and is_beyond else positive_data_acceptance(ctx, response, case)
+    is_beyond = response.status_code == 400 and any(one in response.text for one in BEYOND)
+    return None if is_beyond else positive_data_acceptance(ctx, response, case)
 
 
 @pytest.mark.parametrize(
     "examples",
-    [pytest.param(2, marks=pytest.mark.thorough), pytest.param(EXAMPLES or 100, marks=pytest.mark.nightly)],
+    [pytest.param(2, marks=pytest.mark.thorough), pytest.param(EXAMPLES or 40, marks=pytest.mark.nightly)],
 )
 def test_schemathesis_finds_nothing(postgres_server: EmbeddedPostgres, tmp_path: Path, examples: int) -> None:
     """``FUZZ_EXAMPLES=1000`` makes the nightly run longer, with other requests each time."""
+    faulthandler.cancel_dump_traceback_later()  # it may take long on purpose
     caller = {"name": "writer", "groups": ["admins", "auditors"], **KEYS}
     seed = [] if EXAMPLES and examples == EXAMPLES else ["--seed=7"]
     # The document's own example waits for ten seconds if its lock is taken.
