@@ -32,7 +32,8 @@ async def shielded(future: "asyncio.Future[Answer]") -> Answer:
     From Python 3.14 on, ``asyncio.shield`` logs such an error.
     """
     try:
-        await asyncio.wait((future,))
+        if not future.done():
+            await asyncio.wait((future,))
     except asyncio.CancelledError:
         future.add_done_callback(retrieve)
         raise
