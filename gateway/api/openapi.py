@@ -9,8 +9,10 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.json_schema import models_json_schema
 
+from gateway import errors
 from gateway.api.description import EXAMPLES, INTRODUCTION, TAGS
 from gateway.api.routes import Answers, Home, Route
+from gateway.errors import GatewayError
 
 _REFERENCE = "#/components/schemas/{model}"
 
@@ -42,6 +44,15 @@ _HEADERS = {
     409: {"Retry-After": {"description": "Only if a retry can help.", "schema": {"type": "integer", "minimum": 1}}},
 }
 _HEADERS[503] = _HEADERS[409]
+_EXAMPLES: Mapping[int | str, type[GatewayError]] = {
+    one.status: one
+    for one in (
+        *(errors.RequestMalformed, errors.Unauthenticated, errors.Denied, errors.NotFound, errors.BodyTooSlow),
+        *(errors.ExpectedMismatch, errors.LeaseLost, errors.BodyTooLarge, errors.CrossesDatabases),
+        *(errors.TokenRequired, errors.Unavailable),
+    )
+}
+"""An error of each status, to be shown. The example of ``Problem`` is that of a stale token."""
 _DATABASE = {
     "name": "database",
     "in": "query",
@@ -74,6 +85,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": dict(sorted(schemas.items())),
+            "examples": {str(status): {"value": _problem(error)} for status, error in _EXAMPLES.items()},
             "securitySchemes": {"api_key": {"type": "http", "scheme": "bearer"}},
         },
         "tags": TAGS,
@@ -174,4 +186,17 @@ def _answer(status: int | str, answer: str | tuple[type[BaseModel], str]) -> dic
         return {"description": told, "content": {"application/json": {"schema": _of(model)}}}
     told = answer or responses[int(status)]
     headers = {"headers": _HEADERS[status]} if status in _HEADERS else {}
-    return {"description": told, **headers, "content": {"application/problem+json": {"schema": _of(Problem)}}}
+    shown = {"examples": {"problem": {"$ref": f"#/components/examples/{status}"}}} if status in _EXAMPLES else {}
+    content = {"application/problem+json": {"schema": _of(Problem), **shown}}
+    return {"description": told, **headers, "content": content}
+
+
+def _problem(error: type[GatewayError]) -> dict[str, Any]:
+    return {
+        "type": f"urn:fencing-gateway:{error.code}",
+        "title": error.title,
+        "status": error.status,
+        "detail": f"{error.title}.",
+        "code": error.code,
+        "advice": error.default_advice,
+    }
