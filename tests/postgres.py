@@ -1,7 +1,8 @@
 """Real PostgreSQL for every test that wants one: one server a session, and fresh databases.
 
-The server is the embedded one. To test another release, set ``TEST_POSTGRES`` to the address of a superuser without a
-database, such as ``postgresql://postgres@127.0.0.1:5432``. ``TEST_CITUS`` has the addresses of
+The server is the embedded one. To test another release, set ``TEST_POSTGRES`` to the folder of its programs, such as
+``/usr/lib/postgresql/15/bin``. It may also be the address of a superuser of a running server, without a database, such
+as ``postgresql://postgres@127.0.0.1:5432``. ``TEST_CITUS`` has the addresses of
 the nodes of a Citus cluster. Each database is then one of that cluster, and its tables are those of this node.
 """
 
@@ -9,6 +10,7 @@ import asyncio
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 import time
 import uuid
@@ -21,9 +23,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 import asyncpg
+import psutil
 
 from gateway.db import migrations, rights
 from gateway.demo.embedded import EmbeddedPostgres, postgres
+from tests.processes import free_port
 
 # Processes of one run may share a server that is named.
 _TEMPLATE = f"fencing_template_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
@@ -73,7 +77,62 @@ class OwnPostgres:
         return f"{self.address}/{database}"
 
 
-Server: TypeAlias = EmbeddedPostgres | OwnPostgres
+@dataclass(frozen=True)
+class ProgramsServer:
+    """A server from a folder of programs. Its processes can be killed at once, and it can be started again.
+
+    A superuser of the machine needs the account ``postgres`` for it.
+    """
+
+    directory: Path
+    port: int
+    programs: Path
+
+    def dsn(self, database: str = "postgres") -> str:
+        return f"{self.address}/{database}"
+
+    @property
+    def address(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log"
+
+    def create(self, settings: str) -> None:
+        self._run("initdb", "--auth=trust", "--username=postgres", "--locale=C.UTF-8", "--encoding=UTF8", "--no-sync")
+        with (self.directory / "postgresql.conf").open("a") as file:
+            file.write(f"{settings}port = {self.port}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = ''\n")
+
+    def start(self) -> None:
+        self._run("pg_ctl", "-w", "-l", str(self.log), "start")
+
+    def kill(self) -> None:
+        """Kill all processes of the server, as a lost machine ends."""
+        try:
+            first = psutil.Process(int((self.directory / "postmaster.pid").read_text().splitlines()[0]))
+        except (FileNotFoundError, psutil.NoSuchProcess):
+            return  # it is down already
+        # The first process would start the others again, so it is paused until all are killed.
+        first.suspend()
+        processes = [first, *first.children(recursive=True)]
+        for process in processes:
+            process.kill()
+        psutil.wait_procs(processes, timeout=30)
+
+    def _run(self, name: str, *arguments: str) -> None:
+        subprocess.run(
+            [self.programs / name, "-D", str(self.directory), *arguments],
+            check=True,
+            user="postgres" if os.geteuid() == 0 else None,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+
+
+Server: TypeAlias = EmbeddedPostgres | OwnPostgres | ProgramsServer
 
 
 _SESSIONS = 400
@@ -83,17 +142,28 @@ _SESSIONS = 400
 @contextmanager
 def a_server() -> Iterator[Server]:
     """Run a server, or name the one that was asked for."""
-    if address := os.environ.get("TEST_POSTGRES"):
-        yield OwnPostgres(address)
+    named, settings = os.environ.get("TEST_POSTGRES"), f"max_connections = {_SESSIONS}\n"
+    if named and "://" in named:
+        yield OwnPostgres(named)
         return
     with tempfile.TemporaryDirectory(prefix="pg", dir=memory_or_disk()) as directory:
         data = Path(directory) / "data"
+        if named:
+            Path(directory).chmod(0o777)
+            server = ProgramsServer(data, free_port(), Path(named))
+            server.create(settings)
+            server.start()
+            try:
+                yield server
+            finally:
+                server.kill()
+            return
         with postgres(data):
             pass  # it is made
-        with (data / "postgresql.conf").open("a") as settings:
-            settings.write(f"max_connections = {_SESSIONS}\n")
-        with postgres(data) as server:
-            yield server
+        with (data / "postgresql.conf").open("a") as file:
+            file.write(settings)
+        with postgres(data) as embedded:
+            yield embedded
 
 
 def memory_or_disk() -> Path | None:
@@ -150,7 +220,7 @@ def template_of_today(server: Server) -> str:
 def _create(server: Server) -> str:
     name = f"test_{uuid.uuid4().hex}"
     # On a disk it is much the slower way: each file is synchronised.
-    strategy = "STRATEGY file_copy" if _in_memory() and isinstance(server, EmbeddedPostgres) else ""
+    strategy = "STRATEGY file_copy" if _in_memory() and not isinstance(server, OwnPostgres) else ""
     asyncio.run(_execute(server.dsn(), f"CREATE DATABASE {name} TEMPLATE {template_of_today(server)} {strategy}"))
     asyncio.run(_execute(server.dsn(name), _INSTALLED_HERE))
     # Not in the template: the workers of an extension would keep it in use.

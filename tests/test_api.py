@@ -3,7 +3,7 @@
 import asyncio
 import re
 import tempfile
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +15,7 @@ import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
+from jsonschema_rs import Draft202012Validator
 
 from gateway import api as gateway_api
 from gateway.api import ROUTES
@@ -420,6 +421,38 @@ def test_each_route_that_needs_a_grant_tells_of_the_refusal() -> None:
     for one in ROUTES:
         if one.summary and one.rule.actions:
             assert "403" in described[one.short][one.method.lower()]["responses"], one.path
+
+
+def strict(part: Any) -> Any:
+    """The same schemas, whose objects have no members but those described."""
+    if isinstance(part, list):
+        return [strict(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    closed = {"additionalProperties": False} if isinstance(part.get("properties"), dict) else {}
+    return {**{name: strict(one) for name, one in part.items()}, **closed}
+
+
+def examples(part: Any) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Each example below a part of a document, with its schema."""
+    if isinstance(part, dict) and isinstance(part.get("examples"), list):
+        yield from ((part, one) for one in part["examples"])
+    if isinstance(part, dict | list):
+        for one in part.values() if isinstance(part, dict) else part:
+            yield from examples(one)
+
+
+def test_each_example_follows_its_schema() -> None:
+    """No example has members without a description either: linters of documents take them for mistakes."""
+    described = document(ROUTES)
+    components = {"components": strict(described["components"])}
+    problem = described["components"]["schemas"]["Problem"]
+    problems = [(problem, one["value"]) for one in described["components"]["examples"].values()]
+    found = [*problems, *examples(described)]
+    assert len(found) > 50
+    for schema, example in found:
+        validator = Draft202012Validator({**strict(schema), **components}, validate_formats=True)
+        assert [one.message for one in validator.iter_errors(example)] == [], example
 
 
 def test_each_route_finds_its_database() -> None:

@@ -16,12 +16,12 @@ INTRODUCTION = """\
 A running gateway shows the same at `/v1/docs`, where operations can be tried out, and as OpenAPI at `/v1/openapi.json`.
 `/v1/docs` has an example of each body, and [Locks](../locks.md#requests) a whole session.
 
-An operation may also answer 400, 401, 404, 413 and 503, and 403 if the caller lacks a grant. An error has a
+An operation may also answer 400, 401, 404, 408, 413 and 503, and 403 if the caller lacks a grant. An error has a
 [Problem](#problem) as its body, and [errors](errors.md) has all codes. Names without a place are fields of the body."""
 
 OBJECTS = "http-objects.md"
 
-EVERYWHERE = {"400", "401", "403", "404", "413", "503"}
+EVERYWHERE = {"400", "401", "403", "404", "408", "413", "503"}
 COMMON = {openapi.LACKS, *responses.values()}
 
 

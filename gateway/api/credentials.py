@@ -21,7 +21,7 @@ from gateway import budget
 from gateway.api.authorisation import PUBLIC, About, Rule
 from gateway.api.description import Subject
 from gateway.api.fences import TokenRequest
-from gateway.api.requests import OF_NAMES, attempt
+from gateway.api.requests import attempt, pattern_of
 from gateway.api.routes import Call, Routes
 from gateway.auth.grants import EVERYTHING, Action
 from gateway.auth.principal import FencedScope, Principal
@@ -31,14 +31,14 @@ from gateway.fencing.decision import decide
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.lease import LockMode
 from gateway.fencing.ownership import Ownership
-from gateway.fencing.resource import canonical
+from gateway.fencing.resource import PATTERN_GRAMMAR, canonical
 from gateway.fencing.sequencer import Sequencer
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
 
 routes = Routes(Subject.WRITES)
 
-Pattern: TypeAlias = Annotated[str, Field(max_length=512, json_schema_extra=OF_NAMES)]
+Pattern: TypeAlias = Annotated[str, Field(max_length=512, json_schema_extra=pattern_of(PATTERN_GRAMMAR))]
 Scope: TypeAlias = Literal["own", "all"] | Annotated[list[Pattern], Field(max_length=16)]
 
 
@@ -95,6 +95,7 @@ def _owners(ownership: Ownership, body: CredentialsRequest) -> list[str]:
     answers={
         403: "The caller has no S3 keys, or the policy refuses the token.",
         412: "The token has been overtaken. The refusal is on record.",
+        422: "The pattern covers resources of several databases.",
     },
 )
 async def issue_credentials(call: Call, body: CredentialsRequest) -> CredentialsView:

@@ -24,7 +24,7 @@ from gateway.fencing.token import Token
 SequencerText = Annotated[
     str,
     Field(
-        max_length=4096,
+        max_length=sequencer.MAX_CHARACTERS,
         examples=["order/5:exclusive:34:kP0uZ3mY8QkkP0uZ3mY8QkkP0uZ3mY8QkkP0uZ3mY8Q"],
         json_schema_extra=pattern_of(sequencer.GRAMMAR),
         description="Exactly as the lease service returned it. It is as powerful as the token: keep it secret.",
@@ -177,9 +177,16 @@ class EpochRequest(BaseModel):
     expected: TokenText = Field(
         description="The token that the fence carries. If the fence carries another one, nothing happens."
     )
-    reason: Annotated[str, Field(min_length=1, max_length=1000, pattern=r"\S", examples=["etcd was restored"])] = Field(
-        description="It goes on record."
-    )
+    reason: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=1000,
+            pattern=r"\S",
+            examples=["etcd was restored"],
+            json_schema_extra=pattern_of(r"[^\x00]*[^\s\x00][^\x00]*"),
+        ),
+    ] = Field(description="It goes on record.")
 
 
 @routes.add(

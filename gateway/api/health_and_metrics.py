@@ -165,7 +165,7 @@ def _shows_credentials(request: Request) -> bool:
     "GET /v1/metrics",
     CALLERS,
     "Read metrics, in the text format of Prometheus or as OpenMetrics",
-    content={"text/plain": {"schema": {"type": "string"}}},
+    content="text/plain",
 )
 async def read_metrics(call: Call) -> Response:
     request, metrics = call.request, call.services.metrics

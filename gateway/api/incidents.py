@@ -13,7 +13,7 @@ from starlette.requests import Request
 from gateway.api.authorisation import OWN_ENTRIES, About, ApiAuthorisation, Rule
 from gateway.api.description import Subject
 from gateway.api.record_views import MissingGrantView, RejectionFilters
-from gateway.api.requests import storable
+from gateway.api.requests import STORABLE, storable
 from gateway.api.routes import Call, Routes
 from gateway.auth.grants import Action
 from gateway.auth.principal import Principal, shown_to
@@ -97,7 +97,9 @@ class AcknowledgeRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    note: Annotated[str, Field(max_length=LONGEST_NOTE, examples=["Stopped worker-7 on host db-3."])] = ""
+    note: Annotated[
+        str, Field(max_length=LONGEST_NOTE, examples=["Stopped worker-7 on host db-3."], json_schema_extra=STORABLE)
+    ] = ""
 
 
 class AcknowledgementView(BaseModel):

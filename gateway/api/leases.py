@@ -16,13 +16,22 @@ from starlette.responses import Response
 
 from gateway.api.authorisation import LIST, LOCK, LOOK, About, Rule
 from gateway.api.description import Subject
-from gateway.api.requests import HolderName, NamesQuery, NextName, ResourceName, ShownToken, TokenText, storable
+from gateway.api.requests import (
+    STORABLE,
+    HolderName,
+    NamesQuery,
+    NextName,
+    ResourceName,
+    ShownToken,
+    TokenText,
+    storable,
+)
 from gateway.api.routes import Call, Routes, json
 from gateway.auth.grants import Action
 from gateway.errors import LeaseLost, RequestMalformed, Unavailable
 from gateway.fencing.decision import Presented
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.lease import Granted, Lease, LockMode, LockRequest, Renewal
+from gateway.fencing.lease import LONGEST, LONGEST_WAIT, SHORTEST, Granted, Lease, LockMode, LockRequest, Renewal
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
@@ -34,12 +43,19 @@ routes = Routes(Subject.LOCKS)
 
 MAX_RENEWALS = 1000
 
-Wait: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
+# A gateway's own limits may be lower. Its errors say them, and the next step.
+Wait: TypeAlias = Annotated[
+    float, Field(strict=True, allow_inf_nan=False, ge=0, json_schema_extra={"maximum": LONGEST_WAIT})
+]
 LeaseId: TypeAlias = Annotated[str, Field(json_schema_extra={"format": "uuid"})]
 Ttl: TypeAlias = Annotated[
     float,
     Field(
-        strict=True, allow_inf_nan=False, ge=terms.SHORTEST, description="Seconds that the lease lasts without renewal."
+        strict=True,
+        allow_inf_nan=False,
+        ge=SHORTEST,
+        description="Seconds that the lease lasts without renewal.",
+        json_schema_extra={"maximum": LONGEST},
     ),
 ]
 
@@ -172,7 +188,7 @@ def _owners(ownership: Ownership, body: RenewManyRequest) -> list[str]:
     description=_ACQUIRE,
     status=201,
     answer=LeaseView,
-    answers={200: (LeaseView, _AGAIN), 403: _ELSEWHERE, **dict.fromkeys((409, 410, 412, 413), "")},
+    answers={200: (LeaseView, _AGAIN), 403: _ELSEWHERE, **dict.fromkeys((409, 410, 412), "")},
 )
 async def acquire(call: Call, resource: ResourceName, body: AcquireRequest) -> Response:
     wish = LockRequest(resource, body.holder, call.principal.name, body.ttl, body.mode, body.wait, body.request)
@@ -220,7 +236,7 @@ async def _raised(call: Call, lease: Lease) -> Lease:
     "Renew a lease",
     description="A lost lease cannot be renewed, even if no other holder has taken the lock meanwhile.",
     answer=LeaseView,
-    answers={403: _FOREIGN, 410: _LOST, 413: ""},
+    answers={403: _FOREIGN, 410: _LOST},
 )
 async def renew(call: Call, resource: ResourceName, lease: LeaseId, body: RenewRequest) -> Response:
     renewed = await call.services.leases.renew(resource, _lease_id(lease), call.principal.name, body.ttl)
@@ -245,7 +261,7 @@ async def release(call: Call, resource: ResourceName, lease: LeaseId) -> None:
     description=f"Up to {MAX_RENEWALS:,}, independently of each other. A lease of another caller counts as lost.",
     limit=1024 * 1024,  # a program renews all its leases in one request
     owners=_owners,
-    answers={413: ""},
+    answers={422: "The resources are of several databases."},
 )
 async def renew_many(call: Call, body: RenewManyRequest) -> RenewedList:
     principal, authorisation = call.principal, call.services.authorisation
@@ -280,7 +296,6 @@ async def renew_many(call: Call, body: RenewManyRequest) -> RenewedList:
     "Withdraw a request for a lock",
     description=_WITHDRAW,
     status=204,
-    answers={413: ""},
 )
 async def withdraw(call: Call, resource: ResourceName, body: WithdrawRequest) -> None:
     await call.services.leases.withdraw(resource, body.holder, call.principal.name, body.request)
@@ -350,7 +365,7 @@ class BreakRequest(BaseModel):
     expected: TokenText = Field(
         description="The token of the lease or leases. If it is another one by now, nothing happens."
     )
-    reason: Annotated[str, Field(min_length=1, max_length=500)]
+    reason: Annotated[str, Field(min_length=1, max_length=500, json_schema_extra=STORABLE)]
 
 
 @routes.add("GET /v1/leases", LIST, "List the locks that are held, by name")

@@ -1,20 +1,26 @@
 """The OpenAPI document, from the table of routes."""
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from http.client import responses
 from typing import Any
+from uuid import UUID
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.json_schema import models_json_schema
 
+from gateway import errors
 from gateway.api.description import EXAMPLES, INTRODUCTION, TAGS
 from gateway.api.routes import Answers, Home, Route
+from gateway.errors import GatewayError
 
 _REFERENCE = "#/components/schemas/{model}"
 
 
 class Problem(BaseModel):
-    """RFC 9457. Refusals carry ``resource``, ``token``, ``fence``, ``raised_by``, ``raised_at``, ``rejection`` too."""
+    """RFC 9457. A refusal by a fence has the optional members. Other errors may have members of their own."""
+
+    model_config = ConfigDict(extra="allow")
 
     type: str
     title: str
@@ -22,10 +28,31 @@ class Problem(BaseModel):
     detail: str
     code: str
     advice: str
+    resource: str | None = None
+    token: str | None = None
+    fence: str | None = None
+    raised_by: str | None = None
+    raised_at: datetime | None = None
+    rejection: UUID | None = Field(None, description="The id of the refusal on record.")
 
 
 _EVERYWHERE: Answers = dict.fromkeys((400, 401, 404, 503), "")
+_OF_BODIES: Answers = dict.fromkeys((408, 413), "")
 LACKS = "The caller lacks the grant."
+_HEADERS = {
+    401: {"WWW-Authenticate": {"required": True, "schema": {"const": "Bearer"}}},
+    409: {"Retry-After": {"description": "Only if a retry can help.", "schema": {"type": "integer", "minimum": 1}}},
+}
+_HEADERS[503] = _HEADERS[409]
+_EXAMPLES: Mapping[int | str, type[GatewayError]] = {
+    one.status: one
+    for one in (
+        *(errors.RequestMalformed, errors.Unauthenticated, errors.Denied, errors.NotFound, errors.BodyTooSlow),
+        *(errors.ExpectedMismatch, errors.LeaseLost, errors.BodyTooLarge, errors.CrossesDatabases),
+        *(errors.TokenRequired, errors.Unavailable),
+    )
+}
+"""An error of each status, to be shown. The example of ``Problem`` is that of a stale token."""
 _DATABASE = {
     "name": "database",
     "in": "query",
@@ -58,6 +85,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": dict(sorted(schemas.items())),
+            "examples": {str(status): {"value": _problem(error)} for status, error in _EXAMPLES.items()},
             "securitySchemes": {"api_key": {"type": "http", "scheme": "bearer"}},
         },
         "tags": TAGS,
@@ -74,7 +102,9 @@ def _answers_of(route: Route) -> Answers:
     returned = route.takes.get("return")
     model = route.answer or (returned if isinstance(returned, type) and issubclass(returned, BaseModel) else None)
     success: Answers = {} if model is None else {route.status: (model, "Successful Response")}
-    return {**success, **_EVERYWHERE, **({403: LACKS} if route.rule.actions else {}), **route.answers}
+    granted: Answers = {403: LACKS} if route.rule.actions else {}
+    read: Answers = _OF_BODIES if route.body or route.reads else {}
+    return {**success, **_EVERYWHERE, **granted, **read, **route.answers}
 
 
 def _schemas(routes: Iterable[Route]) -> dict[str, dict[str, Any]]:
@@ -120,7 +150,7 @@ def _operation(route: Route, schemas: Mapping[str, dict[str, Any]]) -> dict[str,
         operation["requestBody"] = {"required": "required" in schema, "content": told}
     described = {str(status): _answer(status, answer) for status, answer in _answers_of(route).items()}
     if str(route.status) not in described:
-        content = {} if route.content is None else {"content": route.content}
+        content = {} if route.content is None else {"content": {route.content: {"schema": {"type": "string"}}}}
         described = {str(route.status): {"description": "Successful Response", **content}, **described}
     operation["responses"] = described
     return operation
@@ -142,6 +172,11 @@ def _of_path(kind: Any) -> dict[str, Any]:
 def _parameter(name: str, place: str, schema: Mapping[str, Any], *, required: bool = False) -> dict[str, Any]:
     told = {"description": schema["description"]} if "description" in schema else {}
     shown = {"title": name.replace("_", " ").title(), **schema}
+    # A parameter is there or not, and never null.
+    match [one for one in shown.get("anyOf", ()) if one != {"type": "null"}]:
+        case [only]:
+            del shown["anyOf"]
+            shown = {**only, **shown}
     return {"name": name, "in": place, "required": required, "schema": shown, **told}
 
 
@@ -150,4 +185,18 @@ def _answer(status: int | str, answer: str | tuple[type[BaseModel], str]) -> dic
         model, told = answer
         return {"description": told, "content": {"application/json": {"schema": _of(model)}}}
     told = answer or responses[int(status)]
-    return {"description": told, "content": {"application/problem+json": {"schema": _of(Problem)}}}
+    headers = {"headers": _HEADERS[status]} if status in _HEADERS else {}
+    shown = {"examples": {"problem": {"$ref": f"#/components/examples/{status}"}}} if status in _EXAMPLES else {}
+    content = {"application/problem+json": {"schema": _of(Problem), **shown}}
+    return {"description": told, **headers, "content": content}
+
+
+def _problem(error: type[GatewayError]) -> dict[str, Any]:
+    return {
+        "type": f"urn:fencing-gateway:{error.code}",
+        "title": error.title,
+        "status": error.status,
+        "detail": f"{error.title}.",
+        "code": error.code,
+        "advice": error.default_advice,
+    }

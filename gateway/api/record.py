@@ -131,7 +131,7 @@ class StreamHeaders(BaseModel):
 
 _STREAM = {
     "description": "Server-sent events. The id of each event is its position. Comments keep the connection alive.",
-    "content": {TYPE: {}},
+    "content": TYPE,
 }
 
 
@@ -231,7 +231,7 @@ def _add_exports(form: ExportFormat) -> None:
         opening = _open_export(call.services, form, query.filters_for(call.principal), query.after)
         return StreamedResponse(opening, TYPES[form], attachment(name, form))
 
-    described = {"description": _DESCRIPTIONS[form], "content": {TYPES[form]: {}}}
+    described = {"description": _DESCRIPTIONS[form], "content": TYPES[form]}
 
     @routes.add(
         f"GET /v1/rejections.{form}", OWN_ENTRIES, f"The refused writes on record as {form.upper()}", **described
@@ -284,7 +284,7 @@ class Span(BaseModel):
     description="For callers that may audit, because a report without the entries of other callers would mislead. "
     "One HTML document has the timeline, each refused write, and the end of the record at that time. "
     "Without `since` and `until` it covers the last day on which something of note happened.",
-    content={"text/html": {}},
+    content="text/html",
 )
 async def read_report(call: Call, resource: ResourceName, query: Span) -> Response:
     return report_answer(await call.services.make_report(resource, query.since, query.until))

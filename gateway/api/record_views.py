@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
-from gateway.api.requests import MAX_PAGE, TokenText
+from gateway.api.requests import MAX_PAGE, STORABLE, TokenText
 from gateway.auth.principal import Principal, shown_to
 from gateway.db import search
 from gateway.db.database import Database
@@ -30,6 +30,7 @@ from gateway.fencing.token import Token
 
 _UUID = r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 _POSITION = r"0|[1-9][0-9]{0,17}"
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _EARLIEST, _LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 
 
@@ -45,8 +46,15 @@ def _storable(text: str) -> str:
     return text
 
 
-Moment: TypeAlias = Annotated[AwareDatetime, AfterValidator(_on_the_calendar)]
-Text: TypeAlias = Annotated[str, Field(max_length=1024), AfterValidator(_storable)]
+def _written(value: object) -> object:
+    """Refuse a lone number, which the model would take for seconds since 1970."""
+    if isinstance(value, str) and not _DAY.match(value):
+        raise ValueError("must be a time such as 2026-03-01T04:05:00Z")
+    return value
+
+
+Moment: TypeAlias = Annotated[AwareDatetime, BeforeValidator(_written), AfterValidator(_on_the_calendar)]
+Text: TypeAlias = Annotated[str, Field(max_length=1024, json_schema_extra=STORABLE), AfterValidator(_storable)]
 Position: TypeAlias = Annotated[int, Field(ge=0, lt=10**18)]
 Cursor: TypeAlias = Annotated[str, Field(pattern=rf"^({_POSITION}|{_UUID})$", examples=["4711"])]
 

@@ -24,11 +24,13 @@ def pattern_of(grammar: str) -> dict[str, Any]:
 
 
 TokenText: TypeAlias = Annotated[
-    str, Field(max_length=40, examples=["34", "2.34"], json_schema_extra=pattern_of(token.GRAMMAR))
+    str, Field(max_length=40, examples=["34"], json_schema_extra=pattern_of(token.GRAMMAR))
 ]
 ShownToken: TypeAlias = Annotated[str, BeforeValidator(str)]
 """A token in a view. It is text, because a JSON number cannot hold the larger ones exactly."""
-HolderName: TypeAlias = Annotated[str, Field(max_length=200, pattern=f"^{HOLDER_PATTERN}$")]
+HOLDER: Final = pattern_of(HOLDER_PATTERN)
+"""The form of a holder's name, as schemas say it."""
+HolderName: TypeAlias = Annotated[str, Field(max_length=200, **HOLDER)]
 
 
 def attempt(request: Request, principal: Principal, shown: FencingHeaders) -> Attempt:
@@ -64,6 +66,10 @@ def shown_path(method: str, path: str) -> str:
     return _LEASE_ID.sub("{lease}", path)
 
 
+STORABLE: Final = pattern_of(r"[^\x00]*")
+"""The form of a text that ``storable`` takes, as schemas say it."""
+
+
 def storable(text: str | None) -> str | None:
     """Return ``text``. Raises ``RequestMalformed`` for a NUL character, which Postgres cannot store."""
     if text is not None and "\0" in text:
@@ -74,8 +80,8 @@ def storable(text: str | None) -> str | None:
 class NamesQuery(BaseModel):
     """A part of a list by name."""
 
-    prefix: Annotated[str, Field(max_length=512), AfterValidator(storable)] = ""
-    after: Annotated[str, Field(max_length=512), AfterValidator(storable)] = ""
+    prefix: Annotated[str, Field(max_length=512, json_schema_extra=STORABLE), AfterValidator(storable)] = ""
+    after: Annotated[str, Field(max_length=512, json_schema_extra=STORABLE), AfterValidator(storable)] = ""
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
 
     def following(self, names: Sequence[str]) -> str | None:
@@ -87,14 +93,14 @@ NextName: TypeAlias = Annotated[
     str | None, Field(description="Pass as ``after`` for the next page; null on the last one.")
 ]
 
-OF_NAMES: Final = {"minLength": 1, "maxLength": resource.MAX_BYTES, **pattern_of(resource.GRAMMAR)}
-"""The form of a resource's name, or of a pattern of names, as schemas say it."""
+OF_NAMES: Final = {"maxLength": resource.MAX_BYTES, **pattern_of(resource.GRAMMAR)}
+"""The form of a resource's name, as schemas say it."""
 ResourceName: TypeAlias = Annotated[
     str,
     Field(
         description="The name as lists and errors print it, such as `order/5` or `public.txt/c%2Fd`. In a query it is "
         "encoded like any other value. For another spelling the gateway answers 400 and names the one to use.",
-        examples=["order/5", "public.txt/c%2Fd"],
+        examples=["order/5"],
         json_schema_extra=OF_NAMES,
     ),
 ]

@@ -98,7 +98,7 @@ class Home(Enum):
 
 @dataclass(frozen=True)
 class Route:
-    """``status``, ``answer`` and ``content`` are those of a success, ``content`` by media type if it is no JSON.
+    """``status``, ``answer`` and ``content`` are those of a success, ``content`` its media type if it is no JSON.
 
     ``answer``: the model, unless the endpoint returns it. ``answers``: errors with a description of each, or other
     successes with their models. ``body``: the model of a body that the endpoint reads itself. ``limit`` is in bytes,
@@ -115,7 +115,7 @@ class Route:
     status: int = 200
     answer: type[BaseModel] | None = None
     answers: Answers = field(default_factory=dict)
-    content: Mapping[str, Any] | None = None
+    content: str | None = None
     body: type[BaseModel] | None = None
     limit: int | None = MAX_BODY
     owners: Owners | None = None

@@ -6,7 +6,7 @@ succeeded. The storage is safe without any of this: it refuses a stale token.
 
 A ``Source`` gives tokens: the gateway's own leases, or another lock service. ``gateway.client.blocking`` has the same
 for programs without an event loop. Programs import the names below, the modules of sources, and those of frameworks.
-The folder imports ``errors`` and ``fencing`` of the gateway, and nothing of the server.
+The folder imports ``errors``, ``fencing`` and ``batching`` of the gateway, and nothing of the server.
 """
 
 from gateway.client.api import raise_for_refusal

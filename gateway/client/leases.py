@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import httpx
 
+from gateway.batching import shielded
 from gateway.client.api import Api, Retries, meant, seconds
 from gateway.client.cancellation import finish
 from gateway.client.errors import LockLost, NotAcquired, Refused, Unavailable
@@ -133,7 +134,7 @@ class Leases:
             await asyncio.gather(request, return_exceptions=True)
 
         try:
-            return await asyncio.shield(request)
+            return await shielded(request)
         except asyncio.CancelledError:
             await finish(arrived(), GIVING_BACK, f"Ending {path}")
             raise
@@ -296,7 +297,7 @@ class RenewalBatches:
         if place == 0:
             await self._go(batch)
         # A renewal that is cancelled here, because its lock is released, must not cancel the others.
-        answer = await asyncio.shield(batch.answer)
+        answer = await shielded(batch.answer)
         if answer is None:
             return None
         valid_until = answer[place]

@@ -9,6 +9,7 @@ from gateway.config.explanations import nearest
 from gateway.config.sections import KIBIBYTE, Name, Origin, Pattern, Qualified, Secrets, Section, WebAddress
 from gateway.errors import ConfigurationError
 from gateway.fencing.decision import Cascades, Enforcement, Equal
+from gateway.fencing.lease import LONGEST, SHORTEST
 from gateway.fencing.record import EntryReason, Kind
 from gateway.fencing.resource import Template
 from gateway.fencing.token import MAX_VALUE
@@ -31,7 +32,7 @@ class Fencing(Section):
 class Leases(Section):
     """The built-in lock service."""
 
-    max_ttl: Annotated[float, Field(ge=0.1, le=31_622_400)] = 3600.0
+    max_ttl: Annotated[float, Field(ge=SHORTEST, le=LONGEST)] = 3600.0
     """Seconds, at most a year: the longest lease without renewal."""
     signing_keys: tuple[Annotated[SecretStr, Field(min_length=32)], ...] = ()
     """Secrets that sign sequencers. The first one signs, all verify. All gateways need the same ones."""

@@ -24,6 +24,7 @@ from pydantic import (
 from gateway.auth.principal import OWN
 from gateway.errors import ResourceMalformed
 from gateway.fencing.intent import LATE_AFTER, Duplicates
+from gateway.fencing.lease import LONGEST_WAIT
 from gateway.fencing.ownership import Domain
 from gateway.fencing.resource import check_pattern
 from gateway.journal.contents import PREFIX
@@ -62,7 +63,7 @@ class Limits:
     """A writer waits for another write of its own holder to the same key before it settles that one."""
     sweep_interval: float = 60.0
     """Between two rounds of the sweeper; 0: never."""
-    max_wait: float = 60.0
+    max_wait: float = LONGEST_WAIT
     """One request waits in the queue of a lock."""
     reload_timeout: float = 120.0
     """Of several workers, one checks a configuration. With many databases that are down, it waits for each."""

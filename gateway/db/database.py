@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol, Self, TypeAlias, TypeVar, cast
 
 import asyncpg
 
+from gateway.batching import retrieve, shielded
 from gateway.budget import SHARE
 from gateway.db import roles
 from gateway.db.pool import (
@@ -262,10 +263,10 @@ class Database:
             # asyncpg ends a session whose statement takes too long. The next question has another one.
             ask = partial(asyncpg.Connection.fetchrow, timeout=2 * self._probe_timeout)
             self._probe = asyncio.ensure_future(self._alone(ask, Unavailable, "SELECT 1", (), self._shared))
-            self._probe.add_done_callback(_retrieve)  # all who asked may have left
+            self._probe.add_done_callback(retrieve)  # all who asked may have left
         try:
             async with asyncio.timeout(self._probe_timeout):
-                await asyncio.shield(self._probe)
+                await shielded(self._probe)
         except (Overloaded, TimeoutError) as error:
             if self._answers == before:
                 raise Unavailable("The database has answered no statement for seconds.") from error
@@ -534,12 +535,6 @@ def _is_as_pinned(session: Session) -> bool:
     """
     reported = session.get_settings()
     return all(getattr(reported, name, value) == value for name, value in _REPORTED.items())
-
-
-def _retrieve(task: asyncio.Future[object]) -> None:
-    """Take the error of a task, so that asyncio does not miss its reader."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _milliseconds(seconds: float) -> str:

@@ -10,6 +10,11 @@ from uuid import UUID
 
 from gateway.fencing.token import Token
 
+SHORTEST, LONGEST = 0.1, 31_622_400.0
+"""Seconds that a lease lasts without renewal: at least, and at most, a year. A gateway may be set to less."""
+LONGEST_WAIT = 60.0
+"""Seconds that one request waits in the queue of a lock, at most."""
+
 
 class LockMode(StrEnum):
     """Whether a holder has the lock alone, or shares it with all others that want it shared."""

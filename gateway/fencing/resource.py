@@ -25,12 +25,15 @@ _PLAIN_VALUE = re.compile(r"[A-Za-z0-9\-._~!$&'()*+;:@]*")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9\-._~!$&'()*+;:@/]{1,512}")
 _UNIT = re.compile(r"%([0-9A-F]{2})|([A-Za-z0-9\-._~!$&'()*+;:@/])")
 _OTHER = r"[A-Za-z0-9\-_~!$&'()*+;:@]|%([0189A-F][0-9A-F]|2[0235CF]|3[CDEF]|5[BCDE]|60|7[BCDF])"
-_SEGMENT = rf"(\.*({_OTHER})({_OTHER}|\.)*|\.{{3,}})?"
-GRAMMAR = f"{_SEGMENT}(/{_SEGMENT})*"
+_SEGMENT = rf"(\.*({_OTHER})({_OTHER}|\.)*|\.{{3,}})"
+GRAMMAR = f"(/*{_SEGMENT}(/+{_SEGMENT})*/*|/+)"
 """Names in canonical form, as an expression without its ends, for readers that know no lookahead.
 
-It takes the empty name and names that are too long, too.
+It takes names that are too long, too.
 """
+_WHOLE = rf"({_SEGMENT.replace('()*', '()')}|\*)"
+PATTERN_GRAMMAR = rf"(/*{_WHOLE}(/+{_WHOLE})*(/+(\*\*)?)?|/+(\*\*)?|\*\*)"
+"""The same for patterns of names."""
 _FOLDED = re.compile(r"(?:^|/)\.\.?(?:/|$)")
 _DOTS = re.compile(r"\.\.?~*")
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from gateway.errors import GatewayError, SequencerMalformed
+from gateway.fencing import resource as resources
 from gateway.fencing import token as tokens
 from gateway.fencing.lease import LockMode
 from gateway.fencing.resource import MAX_BYTES as MAX_RESOURCE
@@ -26,11 +27,14 @@ SIGNATURE = 43
 MAX_CHARACTERS = MAX_RESOURCE + len(":exclusive:2147483647.9223372036854775807:") + SIGNATURE
 
 _SIGNATURE = "[!-9;-~]+"
-GRAMMAR = f"[!-~]+:({'|'.join(LockMode)}):{tokens.GRAMMAR}:{_SIGNATURE}"
+_MODES = "|".join(LockMode)
+FORM = rf"[!-+\--~]+:({_MODES}):{tokens.FORM}:{_SIGNATURE}"
 """The wire form, as an expression without its ends. It takes names that are not canonical, too.
 
 A signature of another length is read, and is not authentic.
 """
+GRAMMAR = f"{resources.GRAMMAR}:({_MODES}):{tokens.GRAMMAR}:{_SIGNATURE}"
+"""The same without most of what is refused. It takes names that are too long, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.background import Attempts, background_tasks, repeat, unreachable
-from gateway.batching import Lane, patiently
+from gateway.batching import Lane, patiently, shielded
 from gateway.db import leases
 from gateway.db.database import Database
 from gateway.db.leases import LockAnswer, LockOutcome, QueueTurn, ReleaseOutcome
@@ -445,7 +445,7 @@ class LeaseService:
         asking = self._acquiring.ask(wanted)
         try:
             # A question that was asked is carried out. A client that goes away meanwhile leaves a place or a lease.
-            asked = await asyncio.shield(asking)
+            asked = await shielded(asking)
         except OutcomeUnknown:
             try:
                 (asked,) = await leases.acquire(self._database, [wanted], patient=True)

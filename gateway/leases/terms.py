@@ -10,8 +10,8 @@ from math import inf
 from gateway.errors import Forbidden, RequestMalformed
 from gateway.fencing.lease import LockRequest
 
-SHORTEST, USUAL = 0.1, 30.0
-"""Seconds that a lease lasts without renewal: at least, and where its holder does not say."""
+USUAL = 30.0
+"""Seconds that a lease lasts without renewal where its holder does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import cast
 
 from gateway.auth.grants import Missing
-from gateway.batching import Lane
+from gateway.batching import Lane, shielded
 from gateway.budget import NetworkRates, Rate, network
 from gateway.db import record
 from gateway.db.database import Database, Transaction
@@ -70,7 +70,7 @@ class Recorder:
         """
         try:
             # The write was refused, whether its sender waits for the answer or not.
-            return await asyncio.shield(self._lane.ask(refusals, size=len(refusals)))
+            return await shielded(self._lane.ask(refusals, size=len(refusals)))
         except GatewayError as error:
             raise _not_recorded() from error
 
@@ -249,7 +249,7 @@ class Denials:
         named = attempt if attempt.rule is None else replace(attempt, rule=_bounded(attempt.rule))
         refusal = Refusal(_bounded(missing.resource), Denied.code, named, None, missing=lacking)
         # The request was denied, whether its sender waits for the answer or not.
-        rejection = await asyncio.shield(self._lane.ask(refusal))
+        rejection = await shielded(self._lane.ask(refusal))
         facts = {"action": lacking.action, "on": lacking.on}
         if rejection is not None:
             facts["rejection"] = str(rejection.id)

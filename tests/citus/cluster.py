@@ -15,21 +15,18 @@ from typing import Any
 
 import asyncpg
 import httpx
-import psutil
 
 from gateway.db.database import Database
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known
 from tests.pausing import pause, resume
-from tests.postgres import GATEWAY, as_gateway, memory_or_disk
+from tests.postgres import GATEWAY, ProgramsServer, as_gateway, memory_or_disk
 from tests.processes import free_port
 from tests.tables.asking import over_asgi
 
 WORKERS = 2
 _SETTINGS = """
 shared_preload_libraries = 'citus'
-listen_addresses = '127.0.0.1'
-unix_socket_directories = ''
 fsync = off
 wal_level = logical
 max_connections = 300
@@ -44,35 +41,20 @@ class CitusMissing(Exception):
     """There is no Citus on this machine, or it is for another release of PostgreSQL."""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One server of the cluster. Its processes can be killed at once, and it can be started again."""
+class Node(ProgramsServer):
+    """One server of the cluster."""
 
-    directory: Path
-    port: int
-    programs: Path
-
-    def dsn(self, database: str = "postgres") -> str:
-        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
-
-    @property
-    def address(self) -> str:
-        return self.dsn().rpartition("/")[0]
-
-    def create(self) -> None:
-        self._run("initdb", "--auth=trust", "--username=postgres", "--no-sync")
-        with (self.directory / "postgresql.conf").open("a") as settings:
-            settings.write(f"{_SETTINGS}port = {self.port}\n")
-            # Newer releases use no library for replication that is not named. Citus copies shards by its own.
-            if "output_plugin_libraries" in self._described():
-                settings.write("output_plugin_libraries = 'citus'\n")
+    def create(self, settings: str = _SETTINGS) -> None:
+        # Newer releases use no library for replication that is not named. Citus copies shards by its own.
+        library = "output_plugin_libraries"
+        described = subprocess.run([self.programs / "postgres", "--describe-config"], capture_output=True, check=True)
+        super().create(f"{settings}{library} = 'citus'\n" if library in described.stdout.decode() else settings)
 
     def start(self) -> None:
-        log = self.directory / "log"
         try:
-            self._run("pg_ctl", "-w", "-l", str(log), "start")
+            super().start()
         except subprocess.CalledProcessError as error:
-            said = [line for line in log.read_text().splitlines() if "could not load library" in line]
+            said = [line for line in self.log.read_text().splitlines() if "could not load library" in line]
             if not said:
                 raise
             release = subprocess.run([self.programs / "postgres", "-V"], capture_output=True, text=True, check=True)
@@ -80,36 +62,6 @@ class Node:
                 f"Citus was built for a newer release than {release.stdout.strip()}. For PostgreSQL 15 it needs 15.20: "
                 f"apt-get install --only-upgrade postgresql-15. {said[-1]}"
             ) from error
-
-    def kill(self) -> None:
-        """Kill all processes of the server, as a lost machine ends."""
-        try:
-            first = psutil.Process(int((self.directory / "postmaster.pid").read_text().splitlines()[0]))
-        except (FileNotFoundError, psutil.NoSuchProcess):
-            return  # it is down already
-        # The first process would start the others again, so it is paused until all are killed.
-        first.suspend()
-        processes = [first, *first.children(recursive=True)]
-        for process in processes:
-            process.kill()
-        psutil.wait_procs(processes, timeout=30)
-
-    def _described(self) -> str:
-        """Return a description of all settings of this release."""
-        command = [str(self.programs / "postgres"), "--describe-config"]
-        described: str = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        return described
-
-    def _run(self, name: str, *arguments: str) -> None:
-        subprocess.run(
-            [self.programs / name, "-D", str(self.directory), *arguments],
-            check=True,
-            user="postgres" if os.geteuid() == 0 else None,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "LC_ALL": "C"},
-        )
 
 
 @dataclass(frozen=True, slots=True)

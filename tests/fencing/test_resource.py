@@ -25,6 +25,7 @@ from gateway.errors import ConfigurationError, ResourceMalformed
 from gateway.fencing.resource import (
     GRAMMAR,
     MAX_BYTES,
+    PATTERN_GRAMMAR,
     Template,
     canonical,
     check_pattern,
@@ -85,13 +86,15 @@ pieces = st.sampled_from(
 )
 
 
-@given(st.lists(pieces, max_size=6).map("".join))
-def test_the_grammar_that_schemas_have_takes_canonical_names_only(name: str) -> None:
-    try:
-        is_canonical = bool(canonical(name))
-    except ResourceMalformed:
-        is_canonical = not name
-    assert bool(re.fullmatch(GRAMMAR, name)) == is_canonical
+@given(st.lists(pieces | st.sampled_from(["*", "**", "/*", "/**"]), max_size=6).map("".join))
+def test_the_grammars_that_schemas_have_take_canonical_names_and_patterns_only(name: str) -> None:
+    for grammar, check in ((GRAMMAR, canonical), (PATTERN_GRAMMAR, check_pattern)):
+        try:
+            check(name)
+            is_fine = True
+        except ResourceMalformed:
+            is_fine = False
+        assert bool(re.fullmatch(grammar, name)) == is_fine
 
 
 dots = st.lists(st.sampled_from([".", "..", ".~", "~", "a", "/", "", "..~~"]), max_size=6).map("".join)

@@ -1,5 +1,6 @@
 """Tokens: how they are written, how they are read from headers, and the decision about one."""
 
+import re
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.errors import GatewayError, RequestMalformed, ResourceMalformed, SequencerMalformed, TokenMalformed
 from gateway.fencing.decision import Decision, Equal, Fence, Presented, decide
 from gateway.fencing.headers import HOLDER_PATTERN, MAX_PAIRS, FencingHeaders, read
-from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
+from gateway.fencing.token import GRAMMAR, MAX_EPOCH, MAX_VALUE, Token
 from tests import ROOT
 
 tokens = st.builds(Token, epoch=st.integers(0, MAX_EPOCH), value=st.integers(0, MAX_VALUE))
@@ -43,6 +44,19 @@ def test_anything_else_is_refused_or_canonical(text: str) -> None:
     except TokenMalformed:
         return
     assert text in (str(token), f"0.{token}")
+
+
+_NEAR_AN_END = st.sampled_from([0, 10, 99, MAX_EPOCH, MAX_VALUE]).flatmap(lambda end: st.integers(end - 3, end + 3))
+_NUMBERS = st.one_of(_NEAR_AN_END, *(st.integers(0, 10**digits) for digits in (1, 9, 11, 18, 20)))
+
+
+@given(st.builds("{}.{}".format, _NUMBERS, _NUMBERS) | _NUMBERS.map(str) | st.sampled_from(MALFORMED))
+def test_the_grammar_that_schemas_have_takes_all_tokens_and_nothing_else(text: str) -> None:
+    try:
+        is_token = bool(str(Token.parse(text)))
+    except TokenMalformed:
+        is_token = False
+    assert bool(re.fullmatch(GRAMMAR, text)) == is_token
 
 
 # The decision -------------------------------------------------------------------------------------------------------

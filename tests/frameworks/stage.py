@@ -24,6 +24,14 @@ from tests.waiting import PATIENCE
 
 PAGE = ROOT / "docs/frameworks.md"
 SNIPPETS = dict(re.findall(r"^<!-- \w+: (\S+) -->\n```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))
+
+
+def named(snippet: str) -> list[str]:
+    """Return the requirements that the section of a snippet names, as pip takes them."""
+    before = PAGE.read_text().partition(f": {snippet} -->")[0]
+    return re.findall(r"`([^`]+)`", re.findall(r"needs (`[^:.]+)[:.]", before)[-1])
+
+
 RULES = [
     {"name": "public.orders", "resource": "order/{id}"},
     {"name": "public.alembic_version", "resource": "migrations"},

@@ -33,6 +33,7 @@ from gateway.db import migrations
 from gateway.demo.embedded import EmbeddedPostgres
 from tests import ROOT
 from tests.client.stage import Stage, staged
+from tests.frameworks.stage import SNIPPETS, named
 from tests.running import API_KEY
 
 
@@ -383,10 +384,6 @@ def test_commands_that_call_a_gateway_need_no_server(plain: Environment) -> None
         assert "is not installed" not in said, said
 
 
-FRAMEWORKS = (ROOT / "docs/frameworks.md").read_text()
-SNIPPET = re.compile(r"^<!-- run: (\w+) -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SNIPPETS = {found[1]: found for found in SNIPPET.finditer(FRAMEWORKS)}
-
 BEGIN = """
 import ast, sys
 from types import ModuleType
@@ -414,8 +411,6 @@ for snippet in sys.argv[1:]:
 def test_a_snippet_of_a_framework_begins_where_there_is_only_what_its_section_names(
     snippets: tuple[str, ...], wheel: zipfile.ZipFile, tmp_path: Path
 ) -> None:
-    before = FRAMEWORKS[: SNIPPETS[snippets[0]].start()]
-    (*_, listed) = re.findall(r"needs (`[^:.]+)[:.]", before)
-    environment = make(tmp_path / "environment", wheel, re.findall(r"`([^`]+)`", listed))
-    done = environment.run("python", "-c", BEGIN, *(SNIPPETS[name][2] for name in snippets))
+    environment = make(tmp_path / "environment", wheel, named(snippets[0]))
+    done = environment.run("python", "-c", BEGIN, *(SNIPPETS[name] for name in snippets))
     assert done.returncode == 0, done.stderr

@@ -29,7 +29,7 @@ TABLE: dict[str, str] = {
     "budget": "bounded fencing.record",
     "http": "auth.principal bounded observe.events observe.repeats observe.stages budget fencing.record",
     "config": "fencing text auth.principal auth.grants journal.contents journal.trust webhooks.messages",
-    "db": "fencing bounded budget timeline.history findings",
+    "db": "fencing batching bounded budget timeline.history findings",
     "observe": "fencing config db findings",
     "auth": "fencing background bounded config observe",
     "token_admission": "fencing db observe",
@@ -56,7 +56,7 @@ TABLE: dict[str, str] = {
     "targets": "fencing auth.grants config db objects tables.catalog",
     "enforcement": "fencing config db",
     "guard": "fencing background config db observe tables.catalog tables.naming tables.sql wiring findings",
-    "api": "fencing token_admission auth db http leases observe record reloading budget webhooks tables.dialect.body",
+    "api": "fencing token_admission auth db http leases observe record reloading budget webhooks tables.dialect",
     "web": "fencing api auth config db enforcement http record budget text timeline findings journal.contents",
     # Assembling and running a gateway.
     "wiring": "fencing token_admission auth config db journal leases objects observe tables webhooks",
@@ -75,7 +75,7 @@ TABLE: dict[str, str] = {
     "demo": "fencing app auth.grants config db guard serving",
     "commands": "fencing app auth background client config db.database db.traffic doctor enforcement guard observe "
     "http.crowd http.server reloading serving service_manager targets text wiring workers changes findings",
-    "client": "fencing",
+    "client": "fencing batching",
     "cli": "app changes commands config db demo doctor findings journal.rows serving text",
     "__main__": "cli",
 }

@@ -149,6 +149,7 @@ class TestLists:
         queries = [
             *("limit=0", "limit=1001", "before=x", "after=-1", "before=01", f"before={10**18}", "order=up", "token=x"),
             *("since=2026-01-01", "since=0001-01-01T00:00:00%2B14:00", "until=9999-12-31T23:59:59-14:00", "x=1"),
+            *("since=0.5", "until=1767225600"),
             *("prefix=%00", "rule=%00", "enforced=maybe", f"prefix={'x' * 1025}", "kind=nothing"),
         ]
         for path in (f"/v1/{what}?{query}" for what in LISTS for query in queries):

@@ -18,6 +18,10 @@ MOST_TAGS = 100
 _ITEM = re.compile(r'[ \t]*+(?:(W/)?"([\x21\x23-\x7e\x80-\xff]*+)")?[ \t]*+(?:,|$)')
 
 
+GRAMMAR = r'(\*|(W/)?"[\x21\x23-\x7e\x80-\xff]*"([ \t]*,[ \t]*(W/)?"[\x21\x23-\x7e\x80-\xff]*")*)'
+"""The form of such a header, as schemas say it. Empty items of the list are taken, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tags:
     """A list of entity tags without their quotes, or ``*``, which stands for any there is."""

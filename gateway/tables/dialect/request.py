@@ -298,10 +298,12 @@ def target(name: str, profile: str | None, schemas: Sequence[str]) -> Target:
 HEADER = b"idempotency-key"
 REPLAYED = (b"idempotency-replayed", b"true")
 
-_MOST = 255
+MOST_OF_KEY = 255
 # A string of RFC 8941, or the same without its quotes where nothing in it needs them.
 _QUOTED = re.compile(r'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 _BARE = re.compile(r"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]+")
+KEY_GRAMMAR = rf"({_QUOTED.pattern.replace('*', '+')}|{_BARE.pattern})"
+"""The form of the header, as schemas say it."""
 
 # Headers that decide the effect of a request, or the form of its answer.
 _MEANT = (b"content-type", b"prefer", b"accept", b"if-match", b"if-none-match")
@@ -314,9 +316,9 @@ def parse_key(headers: Mapping[bytes, str]) -> str | None:
     text = headers[HEADER].strip(" \t")
     quoted = _QUOTED.fullmatch(text)
     key = re.sub(r"\\(.)", r"\1", quoted[1]) if quoted else text if _BARE.fullmatch(text) else ""
-    if not 1 <= len(key) <= _MOST:
+    if not 1 <= len(key) <= MOST_OF_KEY:
         raise RequestMalformed(
-            f"Idempotency-Key is not one key of 1 to {_MOST} printable ASCII characters.",
+            f"Idempotency-Key is not one key of 1 to {MOST_OF_KEY} printable ASCII characters.",
             advice="Send one key in double quotes, such as a new UUID for each thing you want done.",
         )
     return key

@@ -22,12 +22,12 @@ from gateway.tables.dialect.response import Response
 
 MOST_WRITES = 100
 
-# The longest text of each field, in characters.
-_TEXTS = {
+LONGEST = {
     "method": 10, "table": 255, "schema": 255, "query": 65536, "token": 65536, "resource": 1024, "holder": 1024,
     "prefer": 4096, "sequencer": 65536, "if_match": 16384, "if_none_match": 16384,
 }  # fmt: skip
-_FIELDS = frozenset((*_TEXTS, "body"))
+"""The longest text of each field, in characters."""
+_FIELDS = frozenset((*LONGEST, "body"))
 _REQUIRED = ("method", "table")
 _OF_THE_LOCK = {
     "token": fencing_headers.TOKEN, "resource": fencing_headers.RESOURCE, "holder": fencing_headers.HOLDER,
@@ -151,8 +151,8 @@ _ASCII = "".join(map(chr, range(0x21, 0x7F)))
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise _malformed(f"{name!r} must be a string.")
-    if len(value) > _TEXTS[name]:
-        raise _malformed(f"{name!r} has at most {_TEXTS[name]} characters.")
+    if len(value) > LONGEST[name]:
+        raise _malformed(f"{name!r} has at most {LONGEST[name]} characters.")
     return value
 
 

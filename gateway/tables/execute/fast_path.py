@@ -20,7 +20,7 @@ Each decision has its place:
 - Is the token stale? The statement tells, and ``_refuse_stale`` puts it on record.
 """
 
-from asyncio import Future, shield
+from asyncio import Future
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from typing import NamedTuple, TypeAlias
 
 from gateway.auth.grants import Rights
 from gateway.auth.principal import OWN, Principal, Proof, Use
-from gateway.batching import Lane
+from gateway.batching import Lane, shielded
 from gateway.bounded import Bounded
 from gateway.budget import CALLER, Caller
 from gateway.db.database import Database, Record
@@ -523,7 +523,7 @@ class FastPath:
     async def _refuse_stale(self, resource: str, attempt: Attempt) -> None:
         """Record the refusal and raise it. Return if the fence carries no higher token after all."""
         # The write was refused, whether its sender waits for the answer or not.
-        rejection = await shield(self._storms.ask((resource, attempt)))
+        rejection = await shielded(self._storms.ask((resource, attempt)))
         if rejection is None:
             return
         assert rejection.fence is not None
