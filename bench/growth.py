@@ -54,7 +54,7 @@ def table() -> Iterator[str]:
 
 def _line(services: Services, work: str, measure: Measure) -> str:
     measure()
-    load: Load = watched(services, measure)()
+    load: Load = watched(services.gateway_pid, services, measure)()
     assert load.used is not None
     assert load.database is not None
     memory = psutil.Process(services.gateway_pid).memory_info().rss / MEBIBYTE

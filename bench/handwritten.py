@@ -58,7 +58,7 @@ def build(dsn: str) -> FastAPI:
     async def ready() -> None:
         return None
 
-    @app.patch("/accounts/{number}", status_code=204, response_class=Response)
+    @app.patch("/fenced/{number}", status_code=204, response_class=Response)
     async def change(
         number: int,
         change: Change,

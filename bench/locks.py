@@ -67,20 +67,20 @@ def _holding(origin: str, locks: int, most: int) -> Iterator[int]:
 def _acquire(services: Services) -> Iterator[Row]:
     work, own = "acquire a lock and release it", _http(services.gateway, "acquire", CONNECTIONS)
     peer = _driver(services, "acquire", CONNECTIONS)
-    load, other, cost = in_turns(services.gateway_pid, own, peer)
+    load, (other,), cost = in_turns(services.gateway_pid, own, peer)
     yield Row(work, "rows and asyncpg by hand", load, other, cost, goals=(Goal(1_500, Measured.RATE),))
     if shutil.which("etcd") is None:
         print("left out: etcd is not installed", file=sys.stderr)
         return
     with _etcd() as origin:
-        load, other, cost = in_turns(services.gateway_pid, own, _http(origin, "etcd", CONNECTIONS))
+        load, (other,), cost = in_turns(services.gateway_pid, own, _http(origin, "etcd", CONNECTIONS))
     yield Row(work, "etcd, through its HTTP gateway", load, other, cost, goals=(Goal(1.0),))
 
 
 def _hand_over(services: Services) -> Row:
     own = _http(services.gateway, "hand-over", WAITERS)
     peer = _driver(services, "hand-over", WAITERS)
-    load, other, cost = in_turns(services.gateway_pid, own, peer)
+    load, (other,), cost = in_turns(services.gateway_pid, own, peer)
     work = f"hand over a lock with {WAITERS} waiters"
     return Row(work, "pg_advisory_lock", load, other, cost, goals=(Goal(10, Measured.MEDIAN),), added=True)
 
@@ -93,7 +93,7 @@ def _renew(services: Services) -> Iterator[Row]:
         named = (many, f"{BUNDLE} in a request"), (single, "one in a request")
         for (own, mine), (peer, theirs) in (named, named[::-1]):
             used: list[float] = []
-            load, other, cost = in_turns(services.gateway_pid, _with_postgres(services, own, used), peer)
+            load, (other,), cost = in_turns(services.gateway_pid, _with_postgres(services, own, used), peer)
             work = f"keep {LEASES:,} leases of {TTL} s alive, {mine}; PostgreSQL used {median(used):.2f} cores"
             yield Row(work, theirs, load, other, cost, goals=(Goal(0.1, Measured.CORES),))
 

@@ -213,23 +213,29 @@ def costing(pid: int) -> Iterator[Cost]:
     cost.memory = psutil.Process(pid).memory_info().rss / MEBIBYTE
 
 
-def in_turns(pid: int, own: Callable[[], Load], peer: Callable[[], Load]) -> tuple[Load, Load, Cost]:
-    """Measure both sides in turns, so that neither gets the machine's better moments; the turn in the middle of each.
+def in_turns(pid: int, own: Callable[[], Load], *peers: Callable[[], Load]) -> tuple[Load, list[Load], Cost]:
+    """Measure all sides in turns, so that none gets the machine's better moments; the turn in the middle of each.
 
-    The cost is that of the process in its turn. A first round only warms both up.
+    The cost is that of the process in its turn. A first round only warms all of them up.
     """
     progress("warming up")
-    own()
-    peer()
-    loads, peers = [], []
+    for side in (own, *peers):
+        side()
+    loads: list[tuple[Load, Cost]] = []
+    others: list[list[Load]] = [[] for _ in peers]
     for turn in range(TURNS):
         progress(f"turn {turn + 1} of {TURNS}")
-        peers.append(peer())
+        for peer, measured in zip(peers, others, strict=True):
+            measured.append(peer())
         with costing(pid) as cost:
             load = own()
         loads.append((load, cost))
-    load, cost = sorted(loads, key=lambda measured: measured[0].rate)[TURNS // 2]
-    return load, sorted(peers, key=lambda measured: measured.rate)[TURNS // 2], cost
+    load, cost = sorted(loads, key=lambda turn: turn[0].rate)[TURNS // 2]
+    return load, [_middle(measured) for measured in others], cost
+
+
+def _middle(loads: list[Load]) -> Load:
+    return sorted(loads, key=lambda load: load.rate)[TURNS // 2]
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ def _layer(services: Services) -> Iterator[Row]:
     ):
         answered: list[Load] = []
         before = _recorded(services)
-        load, other, cost = in_turns(
+        load, (other,), cost = in_turns(
             services.gateway_pid, _kept(answered, _direct(services, own)), _kept(answered, _direct(services, peer))
         )
         _check_none_is_lost(services, before, answered)
@@ -42,7 +42,7 @@ def _over_http(services: Services) -> Row:
     answered: list[Load] = []
     own = _kept(answered, http(services.gateway, "update-overtaken", CONNECTIONS))
     before = _recorded(services)
-    load, peer, cost = in_turns(services.gateway_pid, own, _kept(answered, _direct(services, "by-hand")))
+    load, (peer,), cost = in_turns(services.gateway_pid, own, _kept(answered, _direct(services, "by-hand")))
     _check_none_is_lost(services, before, answered)
     refused = Load(load.rate, load.p50, load.p99)
     work = f"stale PATCH, refused over HTTP, {CONNECTIONS} connections"

@@ -76,6 +76,9 @@ CREATE TABLE handed (LIKE accounts INCLUDING ALL);
 INSERT INTO handed SELECT * FROM accounts;
 CREATE TABLE tokened (LIKE accounts INCLUDING ALL, last_token bigint NOT NULL DEFAULT 0);
 INSERT INTO tokened SELECT * FROM accounts;
+CREATE TABLE tokened_handed (LIKE tokened INCLUDING ALL);
+INSERT INTO tokened_handed SELECT * FROM tokened;
+CREATE TABLE tokened_fresh (LIKE tokened INCLUDING ALL);
 CREATE TABLE fresh (LIKE accounts INCLUDING ALL);
 CREATE TABLE entries (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account_id bigint NOT NULL, amount bigint, note text

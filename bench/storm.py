@@ -25,7 +25,7 @@ def rows(services: Services) -> Iterator[Row]:
     accepted = http(origin, "update")
     answered: list[Load] = []
     before = _recorded(services)
-    refused, peer, cost = in_turns(pid, lambda: _refused(origin, answered), accepted)
+    refused, (peer,), cost = in_turns(pid, lambda: _refused(origin, answered), accepted)
     recorded, expected = _recorded(services) - before, sum(load.requests for load in answered)
     assert recorded >= expected, f"{expected} writes were refused, {recorded} are on record"
     yield Row(f"stale PATCH, refused; {recorded:,} on record", "accepted", refused, peer, cost, goals=(Goal(1.0),))
@@ -33,9 +33,9 @@ def rows(services: Services) -> Iterator[Row]:
         ("fenced PATCH beside a storm of stale ones", accepted),
         (f"the same, each connection resting {REST} ms", http(origin, "update", rest=REST)),
     ):
-        load, peer, cost = in_turns(pid, beside(alone, origin, "update-overtaken"), alone)
+        load, (peer,), cost = in_turns(pid, beside(alone, origin, "update-overtaken"), alone)
         yield Row(work, "no storm", load, peer, cost, goals=(Goal(0.8),))
-    load, peer, cost = in_turns(
+    load, (peer,), cost = in_turns(
         pid, beside(accepted, origin, "update-overtaken"), beside(accepted, origin, "update-shared")
     )
     yield Row("fenced PATCH beside a storm of stale ones", "beside as many accepted", load, peer, cost)

@@ -29,11 +29,11 @@ def driver(services: Services, work: str, connections: int = CONNECTIONS) -> Mea
     return partial(_driven, services.postgres_pid, *arguments)
 
 
-def watched(services: Services, measure: Measure) -> Measure:
-    """Return the same measurement of the gateway, with what it and PostgreSQL have used."""
+def watched(pid: int, services: Services, measure: Measure) -> Measure:
+    """Return the same measurement, with what the process and PostgreSQL have used."""
 
     def measured() -> Load:
-        with using(services.gateway_pid) as own, using(services.postgres_pid, family=True) as database:
+        with using(pid) as own, using(services.postgres_pid, family=True) as database:
             load = measure()
         return replace(load, used=own.each(load.requests), database=database.each(load.requests))
 

@@ -14,6 +14,23 @@ local function update(path, key)
     end
 end
 
+local function take_over(path)
+    local change, first = update(path), os.time() * 100000
+    return function(id) return change(id, ("%.0f"):format(first + count)) end
+end
+
+local function read(path)
+    return function(id) return wrk.format("GET", path .. id) end
+end
+
+local function insert(path)
+    local first = os.time() * 1000000
+    return function()
+        local body = '{"id": %.0f, "balance": %d}'
+        return wrk.format("POST", path, headers(), body:format(first + count, count))
+    end
+end
+
 local function entry(id, amount)
     return '{"account_id": ' .. id .. ', "amount": ' .. amount .. ', "note": "an entry"}'
 end
@@ -23,20 +40,14 @@ local works = {
     ["update-granted"] = function() return update("/v1/tables/accounts?id=eq.", "key-of-granted") end,
     ["update-acting"] = function() return update("/v1/tables/accounts?id=eq.", "key-of-acting") end,
     ["update-shared"] = function() return update("/v1/tables/shared?id=eq.") end,
-    ["update-handwritten"] = function() return update("/accounts/") end,
     -- A new holder each time, and newer than those of a run before; within the largest jump from nothing, 2^48.
-    ["take-over"] = function()
-        local take_over, first = update("/v1/tables/handed?id=eq."), os.time() * 100000
-        return function(id) return take_over(id, ("%.0f"):format(first + count)) end
-    end,
+    ["take-over"] = function() return take_over("/v1/tables/handed?id=eq.") end,
     -- A zombie: it hammers the row 0, which a newer holder has, and none that other writers want.
     ["update-overtaken"] = function()
         local hammer = update("/v1/tables/accounts?id=eq.", "key-of-granted")
         return function() return hammer(0) end
     end,
-    select = function()
-        return function(id) return wrk.format("GET", "/v1/tables/accounts?id=eq." .. id) end
-    end,
+    select = function() return read("/v1/tables/accounts?id=eq.") end,
     -- Rows of many resources in one request, which has the token of all of them.
     ["insert-spread"] = function(resources)
         return function(id)
@@ -48,13 +59,13 @@ local works = {
         end
     end,
     -- Rows that carry their own key: each is a new resource.
-    ["insert-keyed"] = function()
-        local first = os.time() * 1000000
-        return function()
-            local body = '{"id": %.0f, "balance": %d}'
-            return wrk.format("POST", "/v1/tables/fresh", headers(), body:format(first + count, count))
-        end
-    end,
+    ["insert-keyed"] = function() return insert("/v1/tables/fresh") end,
+    -- The same of services without a gateway. Those in /fenced have their token in a column of the row.
+    ["service-update"] = function() return update("/accounts/") end,
+    ["service-update-fenced"] = function() return update("/fenced/") end,
+    ["service-take-over"] = function() return take_over("/handed/") end,
+    ["service-select"] = function() return read("/accounts/") end,
+    ["service-insert-keyed"] = function() return insert("/fresh") end,
 }
 
 function init(args)
