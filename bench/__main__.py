@@ -1,4 +1,4 @@
-"""Prints the tables of docs/performance.md. Needs wrk, nginx and curl beside what ``make setup`` installs.
+"""Prints the tables of docs/performance.md. Needs wrk, nginx, curl and Go beside what ``make setup`` installs.
 
 ``python -m bench [tables] [locks] [record] [writes] [versitygw] [reads] [held] [memory] [hostile] [page] [search]
 [workers] [growth] [guards] [trips]``: only these. Without a name, all but ``search`` and ``growth``, which fill large
