@@ -83,6 +83,10 @@ class _Locks(LockService[H]):
             made = await self._psycopg.AsyncConnection.connect(
                 self._url, autocommit=True, prepare_threshold=None, application_name="fencing"
             )
+        except self._psycopg.ProgrammingError:
+            # The error has words of the string, and one may be of the password.
+            advice = "Write postgresql://role:password@host:port/database, with % escapes in the password."
+            raise Refused("The connection string of Postgres cannot be read.", status=400, advice=advice) from None
         except self._psycopg.OperationalError as error:
             said = str(error).strip()
             if any(words in said for words in _NOT_LET_IN):

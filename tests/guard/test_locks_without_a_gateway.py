@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -324,6 +325,17 @@ def test_programs_without_an_event_loop_have_the_same_locks(guarded: Stage) -> N
         assert lock.environment(s3=False)["FENCING_TOKEN"] == lock.token
         with pytest.raises(Refused, match="need a gateway"):
             _ = lock.http
+
+
+@pytest.mark.parametrize("address", [
+    "postgresql+psycopg://app:se cret@localhost/shop", "jdbc:postgresql://localhost/shop?user=app&password=se cret",
+    "host=localhost password=se cret", "postgresql://app:secret@localhost/shop?password",
+])  # fmt: skip
+async def test_an_address_that_is_none_is_told_without_its_password(address: str) -> None:
+    with pytest.raises((ValueError, Refused), match=r"not an address|cannot be read") as told:
+        async with FencedClient(address) as client, client.lock("order/5", wait=0):
+            pass
+    assert "cret" not in "".join(traceback.format_exception(told.value))
 
 
 async def test_what_needs_a_gateway_says_so(guarded: Stage) -> None:
