@@ -269,6 +269,18 @@ async def test_a_transaction_that_stays_open_is_told(guarded: Stage, app: Sessio
     await source.aclose()
 
 
+@pytest.mark.thorough
+async def test_a_lock_is_kept_while_another_one_cannot_be_asked_for(guarded: Stage, app: Session) -> None:
+    async with FencedClient(guarded.app) as client, client.lock("order/6", ttl=1.5, on_loss="tell") as lock:
+        async with app.transaction():
+            await acquired(app, "one")
+            asking = asyncio.create_task(client.lock("order/5", wait=5).__aenter__())
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(lock.lost.wait(), 3)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+
 class Paused(Relay):
     """The path of a client that is paused once it has sent a message: it sends and hears nothing until its end."""
 
