@@ -103,3 +103,45 @@ BEGIN
 END
 $function$;
 REVOKE ALL ON FUNCTION fencing.release FROM PUBLIC;
+
+-- A raise that fencing.hold has acknowledged survives a crash of the server.
+CREATE OR REPLACE FUNCTION fencing.hold(resource text, token text, holder text DEFAULT NULL, strict boolean DEFAULT false)
+RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
+DECLARE
+    shown record := fencing.read_token_v1(hold.token);
+    claimed record;
+    reason text;
+BEGIN
+    -- No writer says of itself that its raises are in the journal.
+    PERFORM set_config('fencing.secured', '', true);
+    PERFORM fencing.check_open_v1();
+    reason := CASE
+        WHEN fencing.canonical_v1(hold.resource) IS NOT TRUE THEN 'resource-malformed'
+        WHEN shown.value IS NULL THEN 'token-malformed'
+        WHEN hold.holder COLLATE "C" !~ '^[!-~]([ -~]{0,198}[!-~])?$' THEN 'holder-malformed'
+        -- At these levels the snapshot does not move while the claim waits. A token that it already shows may be held.
+        WHEN current_setting('transaction_isolation') IN ('repeatable read', 'serializable') AND NOT EXISTS (
+            SELECT FROM fencing.fence f
+            WHERE f.resource = hold.resource AND (f.epoch, f.value) >= (shown.epoch, shown.value)) THEN 'isolation'
+        END;
+    IF reason IS NOT NULL THEN
+        PERFORM fencing.refuse_v1(reason, hold.resource, hold.token, hold.holder, NULL, NULL);
+    END IF;
+    claimed := fencing.claim_v1(hold.resource, shown.epoch, shown.value, hold.holder, fencing.session_role_v1(),
+        coalesce(hold.strict, false), fencing.transaction_v1());
+    IF claimed.decision NOT IN ('raised', 'held') THEN
+        PERFORM fencing.refuse_v1(claimed.decision, hold.resource, hold.token, hold.holder, claimed.fence, NULL);
+    ELSIF claimed.pending THEN
+        PERFORM fencing.refuse_v1('writes-pending', hold.resource, hold.token, hold.holder, claimed.fence, NULL);
+    ELSIF claimed.decision = 'raised' THEN
+        -- A raise that was acknowledged survives a crash of the server, whatever the database's default is.
+        PERFORM set_config('synchronous_commit', 'on', true)
+        WHERE current_setting('synchronous_commit') IN ('off', 'local');
+    END IF;
+    PERFORM set_config('fencing.held', (
+        coalesce(nullif(current_setting('fencing.held', true), '')::jsonb, '{}')
+        || jsonb_build_object(hold.resource, jsonb_build_object('token', hold.token, 'holder', hold.holder))
+    )::text, true);
+    RETURN claimed.decision;
+END
+$function$;

@@ -148,13 +148,9 @@ FROM fencing.acquire(%(resource)s, %(holder)s, %(ttl)s, %(request)s, %(mode)s, %
 """
 _KEEP: Final = "SELECT fencing.renew(%(resource)s, %(lease)s, %(ttl)s)"
 _END: Final = "SELECT fencing.release(%(resource)s, %(holder)s, %(request)s)"
-# A barrier survives a crash of the server, whatever the database's default is.
 _BARRIER: Final = """
 SET LOCAL lock_timeout = %(timeout)s;
-SELECT fencing.hold(%(resource)s, %(token)s, %(holder)s), (
-    SELECT set_config('synchronous_commit', 'on', true)
-    WHERE current_setting('synchronous_commit') IN ('off', 'local')
-)
+SELECT fencing.hold(%(resource)s, %(token)s, %(holder)s)
 """
 
 

@@ -448,6 +448,20 @@ async def test_a_waiter_in_an_open_transaction_keeps_no_waiter_of_another_lock(
 
 
 @pytest.mark.thorough
+async def test_what_was_acknowledged_survives_a_crash_of_the_server(guarded: Stage, app: Session) -> None:
+    await app.execute("SET synchronous_commit = off")
+    waits = "SHOW synchronous_commit"
+    for step, expected in (
+        ("acquire('order/5', 'ann', 60, 'one')", "on"),
+        ("hold('order/5', '1')", "on"),
+        ("hold('order/5', '1')", "off"),  # the fence was raised before
+    ):
+        async with app.transaction():
+            await app.execute(f"SELECT fencing.{step}")
+            assert await app.fetchval(waits) == expected, step
+
+
+@pytest.mark.thorough
 async def test_an_older_snapshot_is_refused_and_the_client_has_none(guarded: Stage, app: Session) -> None:
     async with app.transaction(isolation="repeatable_read"), refused("FN409"):
         await app.execute("SELECT fencing.acquire('order/5', 'ann', 60, 'one')")
