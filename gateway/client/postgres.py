@@ -101,7 +101,12 @@ class _Locks(LockService[H]):
             # A transaction pooler has another session for each statement, and no prepared ones. The name is not that of
             # a session that ends with a lock.
             made = await self._psycopg.AsyncConnection.connect(
-                self._url, autocommit=True, prepare_threshold=None, application_name="fencing"
+                self._url,
+                autocommit=True,
+                prepare_threshold=None,
+                application_name="fencing",
+                # Of several hosts, the one that is no standby.
+                target_session_attrs="read-write",
             )
         except self._psycopg.ProgrammingError:
             # The error has words of the string, and one may be of the password.

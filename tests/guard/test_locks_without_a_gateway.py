@@ -471,6 +471,16 @@ async def test_an_older_snapshot_is_refused_and_the_client_has_none(guarded: Sta
 
 
 @pytest.mark.thorough
+async def test_a_server_that_takes_no_writes_is_told(guarded: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A standby is not open either, and it would be of no use to open it."""
+    monkeypatch.setattr(postgres, "SHORTEST_TIMEOUT", 0.1)
+    await guarded.execute(f"ALTER ROLE {guarded.app_role} SET default_transaction_read_only = on")
+    async with FencedClient(guarded.app) as client:
+        with pytest.raises(Unavailable, match="session is read-only"):
+            await client.lock("order/5", wait=0).__aenter__()
+
+
+@pytest.mark.thorough
 async def test_without_the_right_the_error_names_the_command_that_gives_it(stage: Stage) -> None:
     await stage.install("shipments", grants=False)
     for right in ("REVOKE USAGE ON SCHEMA fencing FROM", "GRANT USAGE ON SCHEMA fencing TO"):
