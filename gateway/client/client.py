@@ -143,7 +143,11 @@ def _address(url: str) -> str:
     """Return the address of a gateway. Raise ValueError if it is none."""
     address = url.rstrip("/")
     if httpx.URL(address).scheme not in ("http", "https") or not httpx.URL(address).host:
-        raise ValueError(f"{url!r} is not an address such as https://gateway.example.com or postgresql://host/database")
+        # Other addresses, such as SQLAlchemy's of a database, have passwords.
+        shown = f"{url.partition(':')[0]}:…" if "@" in url or "=" in url else url
+        raise ValueError(
+            f"{shown!r} is not an address such as https://gateway.example.com or postgresql://host/database"
+        )
     return address
 
 

@@ -13,9 +13,10 @@ import json
 import math
 import os
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from gateway.client.api import Retries, make
@@ -34,8 +35,21 @@ if TYPE_CHECKING:
 _NOT_LET_IN: Final = ("authentication failed", "no pg_hba.conf entry", "does not exist", "permission denied")
 
 
+@dataclass(slots=True)
+class _Line:
+    """A connection, which serves one statement at a time."""
+
+    connection: "psycopg.AsyncConnection[Any] | None" = None
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def close(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            await connection.close()
+
+
 class _Locks(LockService[H]):
-    """Locks of a database. All statements use one connection, and each is a transaction of its own."""
+    """Locks of a database. Each statement is a transaction of its own, by one of few connections."""
 
     service = "Postgres"
 
@@ -49,31 +63,37 @@ class _Locks(LockService[H]):
         self._at = _address(url)
         self.poll = poll
         self._timeout = timeout
-        self._turn = asyncio.Lock()
         self._process = os.getpid()
-        self._connection: psycopg.AsyncConnection[Any] | None = None
-        self._inherited: psycopg.AsyncConnection[Any] | None = None
+        self._lines: defaultdict[str, _Line] = defaultdict(_Line)
+        self._inherited: defaultdict[str, _Line] | None = None
 
     async def aclose(self) -> None:
-        await self._disconnect()
-        # The next one may be of another event loop.
-        self._turn = asyncio.Lock()
+        for line in self._lines.values():
+            await line.close()
+            # The next one may be of another event loop.
+            line.turn = asyncio.Lock()
 
     async def _run(self, statement: "LiteralString | Composed", **values: object) -> tuple[Any, ...] | None:
         """One statement, which is its own transaction; its only row, if it has one."""
+        return await self._run_by("requests", statement, values)
+
+    async def _run_by(
+        self, name: str, statement: "LiteralString | Composed", values: dict[str, Any]
+    ) -> tuple[Any, ...] | None:
+        """Do what ``_run`` does, by the line of this name."""
         if self._process != os.getpid():
-            # A fork copies the parent's connection, and must not use it or close it.
-            self._process, self._inherited, self._connection = os.getpid(), self._connection, None
-            self._turn = asyncio.Lock()
+            # A fork copies the parent's connections, and must not use them or close them.
+            self._process, self._inherited, self._lines = os.getpid(), self._lines, defaultdict(_Line)
+        line = self._lines[name]
         with self._translated():
             try:
-                async with asyncio.timeout(self._timeout), self._turn:
-                    if self._connection is None or self._connection.closed:
-                        self._connection = await self._connect()
-                    cursor = await self._execute(self._connection, statement, values)
+                async with asyncio.timeout(self._timeout), line.turn:
+                    if line.connection is None or line.connection.closed:
+                        line.connection = await self._connect()
+                    cursor = await self._execute(line.connection, statement, values)
                     return await cursor.fetchone() if cursor.description else None
             except (self._psycopg.OperationalError, TimeoutError):
-                await self._disconnect()
+                await line.close()
                 raise
 
     async def _connect(self) -> "psycopg.AsyncConnection[Any]":
@@ -81,8 +101,17 @@ class _Locks(LockService[H]):
             # A transaction pooler has another session for each statement, and no prepared ones. The name is not that of
             # a session that ends with a lock.
             made = await self._psycopg.AsyncConnection.connect(
-                self._url, autocommit=True, prepare_threshold=None, application_name="fencing"
+                self._url,
+                autocommit=True,
+                prepare_threshold=None,
+                application_name="fencing",
+                # Of several hosts, the one that is no standby.
+                target_session_attrs="read-write",
             )
+        except self._psycopg.ProgrammingError:
+            # The error has words of the string, and one may be of the password.
+            advice = "Write postgresql://role:password@host:port/database, with % escapes in the password."
+            raise Refused("The connection string of Postgres cannot be read.", status=400, advice=advice) from None
         except self._psycopg.OperationalError as error:
             said = str(error).strip()
             if any(words in said for words in _NOT_LET_IN):
@@ -94,11 +123,6 @@ class _Locks(LockService[H]):
         self, connection: "psycopg.AsyncConnection[Any]", statement: "LiteralString | Composed", values: dict[str, Any]
     ) -> "psycopg.AsyncCursor[Any]":
         return await connection.execute(statement, values)
-
-    async def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -129,13 +153,9 @@ FROM fencing.acquire(%(resource)s, %(holder)s, %(ttl)s, %(request)s, %(mode)s, %
 """
 _KEEP: Final = "SELECT fencing.renew(%(resource)s, %(lease)s, %(ttl)s)"
 _END: Final = "SELECT fencing.release(%(resource)s, %(holder)s, %(request)s)"
-# A barrier survives a crash of the server, whatever the database's default is.
 _BARRIER: Final = """
 SET LOCAL lock_timeout = %(timeout)s;
-SELECT fencing.hold(%(resource)s, %(token)s, %(holder)s), (
-    SELECT set_config('synchronous_commit', 'on', true)
-    WHERE current_setting('synchronous_commit') IN ('off', 'local')
-)
+SELECT fencing.hold(%(resource)s, %(token)s, %(holder)s)
 """
 
 
@@ -217,7 +237,8 @@ class DatabaseLeases(_Locks[LeaseHandle]):
         return cursor
 
     async def _keep(self, held: Held, handle: LeaseHandle, ttl: float | None) -> float | None:
-        row = await self._run(_KEEP, resource=held.resource, lease=handle.lease, ttl=ttl)
+        # An acquire may wait for a row that a transaction has locked, and renewals must not wait with it.
+        row = await self._run_by("renewals", _KEEP, {"resource": held.resource, "lease": handle.lease, "ttl": ttl})
         return None if row is None or row[0] is None else min(row[0], ttl or math.inf)
 
     async def _give_back(self, handle: LeaseHandle) -> None:

@@ -212,6 +212,7 @@ ALLOWED: dict[str, str] = {
         "it does the same, and the record gets the program and the statement's first words, too"
     ),
     "function fencing.refuse_v1(text,text,text,text,fencing.fence,text) is another one": _SAME_REFUSALS,
+    "function fencing.hold(text,text,text,boolean) is another one": "it does the same, and a raise survives a crash",
 }
 """Findings that harm no older gateway all the same, and why: a repaired function, say."""
 

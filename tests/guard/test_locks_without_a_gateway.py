@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -268,6 +269,18 @@ async def test_a_transaction_that_stays_open_is_told(guarded: Stage, app: Sessio
     await source.aclose()
 
 
+@pytest.mark.thorough
+async def test_a_lock_is_kept_while_another_one_cannot_be_asked_for(guarded: Stage, app: Session) -> None:
+    async with FencedClient(guarded.app) as client, client.lock("order/6", ttl=1.5, on_loss="tell") as lock:
+        async with app.transaction():
+            await acquired(app, "one")
+            asking = asyncio.create_task(client.lock("order/5", wait=5).__aenter__())
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(lock.lost.wait(), 3)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+
 class Paused(Relay):
     """The path of a client that is paused once it has sent a message: it sends and hears nothing until its end."""
 
@@ -324,6 +337,17 @@ def test_programs_without_an_event_loop_have_the_same_locks(guarded: Stage) -> N
         assert lock.environment(s3=False)["FENCING_TOKEN"] == lock.token
         with pytest.raises(Refused, match="need a gateway"):
             _ = lock.http
+
+
+@pytest.mark.parametrize("address", [
+    "postgresql+psycopg://app:se cret@localhost/shop", "jdbc:postgresql://localhost/shop?user=app&password=se cret",
+    "host=localhost password=se cret", "postgresql://app:secret@localhost/shop?password",
+])  # fmt: skip
+async def test_an_address_that_is_none_is_told_without_its_password(address: str) -> None:
+    with pytest.raises((ValueError, Refused), match=r"not an address|cannot be read") as told:
+        async with FencedClient(address) as client, client.lock("order/5", wait=0):
+            pass
+    assert "cret" not in "".join(traceback.format_exception(told.value))
 
 
 async def test_what_needs_a_gateway_says_so(guarded: Stage) -> None:
@@ -392,12 +416,68 @@ async def test_what_no_lease_has_is_refused(guarded: Stage, app: Session, subtes
 
 
 @pytest.mark.thorough
+async def test_a_session_that_idles_in_a_transaction_gives_up_the_rows_of_its_locks(
+    guarded: Stage, app: Session, other: Session
+) -> None:
+    limit = "SHOW idle_in_transaction_session_timeout"
+    for step in ("acquire('order/5', 'ann', 60, 'one')", "renew('order/5', NULL)", "release('order/5', 'ann', 'one')"):
+        async with app.transaction():
+            assert await app.fetchval(limit) == "0"
+            await app.execute(f"SELECT fencing.{step}")
+            assert await app.fetchval(limit) == "10s"
+    assert await app.fetchval(limit) == "0"
+    await app.execute("SET idle_in_transaction_session_timeout = '200ms'")
+    await app.execute("BEGIN")
+    assert (await acquired(app, "one"))["token"] == "2"
+    row = await asyncio.wait_for(acquired(other, "two"), PATIENCE)
+    assert row["token"] == "2", "the other one was never committed"
+    assert app.is_closed()
+
+
+@pytest.mark.thorough
+async def test_a_waiter_in_an_open_transaction_keeps_no_waiter_of_another_lock(
+    guarded: Stage, app: Session, other: Session
+) -> None:
+    ask = "SELECT outcome FROM fencing.acquire($1, $2, 60, 'one', wait => true)"
+    for resource in ("order/5", "order/6", "order/7"):
+        assert await app.fetchval(ask, resource, "holder") == "granted"
+    assert await app.fetchval(ask, "order/7", "first") == "waiting"
+    async with app.transaction():
+        assert await app.fetchval(ask, "order/5", "ann") == "waiting"
+        assert await asyncio.wait_for(other.fetchval(ask, "order/6", "bob"), 5) == "waiting"
+
+
+@pytest.mark.thorough
+async def test_what_was_acknowledged_survives_a_crash_of_the_server(guarded: Stage, app: Session) -> None:
+    await app.execute("SET synchronous_commit = off")
+    waits = "SHOW synchronous_commit"
+    for step, expected in (
+        ("acquire('order/5', 'ann', 60, 'one')", "on"),
+        ("hold('order/5', '1')", "on"),
+        ("hold('order/5', '1')", "off"),  # the fence was raised before
+    ):
+        async with app.transaction():
+            await app.execute(f"SELECT fencing.{step}")
+            assert await app.fetchval(waits) == expected, step
+
+
+@pytest.mark.thorough
 async def test_an_older_snapshot_is_refused_and_the_client_has_none(guarded: Stage, app: Session) -> None:
     async with app.transaction(isolation="repeatable_read"), refused("FN409"):
         await app.execute("SELECT fencing.acquire('order/5', 'ann', 60, 'one')")
     await guarded.execute(f"ALTER ROLE {guarded.app_role} SET default_transaction_isolation = serializable")
     async with FencedClient(guarded.app) as client, client.lock("order/5") as lock:
         assert lock.token == "1"
+
+
+@pytest.mark.thorough
+async def test_a_server_that_takes_no_writes_is_told(guarded: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A standby is not open either, and it would be of no use to open it."""
+    monkeypatch.setattr(postgres, "SHORTEST_TIMEOUT", 0.1)
+    await guarded.execute(f"ALTER ROLE {guarded.app_role} SET default_transaction_read_only = on")
+    async with FencedClient(guarded.app) as client:
+        with pytest.raises(Unavailable, match="session is read-only"):
+            await client.lock("order/5", wait=0).__aenter__()
 
 
 @pytest.mark.thorough
@@ -418,6 +498,9 @@ async def test_a_database_that_was_not_opened_gives_no_lock(guarded: Stage, monk
         with pytest.raises(Unavailable, match="the operator runs: gateway open") as closed:
             await client.lock("order/5", wait=0).__aenter__()
         assert closed.value.code == "database-closed"
+        async with session(guarded.app) as app, refused("FN503"):
+            # The next in the queue would get a token that may be one of those that were lost.
+            await app.execute("SELECT fencing.release('order/5', 'ann', 'one')")
         settings = guarded.config(postgres={"dsn": guarded.owner}).default
         await app_module.open_database(settings)
         async with client.lock("order/5", wait=0) as before:

@@ -184,6 +184,10 @@ BEGIN
         PERFORM fencing.refuse_v1(claimed.decision, hold.resource, hold.token, hold.holder, claimed.fence, NULL);
     ELSIF claimed.pending THEN
         PERFORM fencing.refuse_v1('writes-pending', hold.resource, hold.token, hold.holder, claimed.fence, NULL);
+    ELSIF claimed.decision = 'raised' THEN
+        -- A raise that was acknowledged survives a crash of the server, whatever the database's default is.
+        PERFORM set_config('synchronous_commit', 'on', true)
+        WHERE current_setting('synchronous_commit') IN ('off', 'local');
     END IF;
     PERFORM set_config('fencing.held', (
         coalesce(nullif(current_setting('fencing.held', true), '')::jsonb, '{}')
