@@ -60,6 +60,8 @@ def secret_of(option: str, given: str | None, path: Path | None) -> str | None:
         raise ConfigurationError(f"{option}-file: {path} cannot be read.", advice="") from error
     if not secret:
         raise ConfigurationError(f"{option}-file: {path} is empty; write the secret into it", advice="")
+    if len(secret.splitlines()) > 1:
+        raise ConfigurationError(f"{option}-file: {path} has several lines; leave the secret alone in it", advice="")
     return secret
 
 

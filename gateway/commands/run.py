@@ -94,6 +94,8 @@ _AUTHORITY, _AUTHORITY_OF_AWS = "SSL_CERT_FILE", "AWS_CA_BUNDLE"
 
 # Variables that some S3 clients would prefer to the fenced credentials, or combine with them.
 _OVERRULING = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SECURITY_TOKEN")
+# Variables with which a command would write to S3 by itself.
+_KEYS_OF_AWS = {"AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"}
 
 
 @dataclass(slots=True)
@@ -206,6 +208,8 @@ class Run:
     async def _variables(self, lock: Lock) -> dict[str, str]:
         read: Read = "all" if list(self.read) == ["all"] else self.read or "own"
         if not lock.has_gateway and self.credentials is None and not self.read:
+            if self.inherited.keys() & _KEYS_OF_AWS:
+                self.say("No gateway: the lock is in Postgres, and S3 requests of the command are not fenced.")
             return await lock.environment(s3=False)
         try:
             return await lock.environment(pattern=self.credentials, ttl=CREDENTIALS_TTL, read=read)
@@ -225,6 +229,8 @@ class Run:
             kept[_AUTHORITY_OF_AWS] = authority
         if self.pass_api_key:
             kept["GATEWAY_API_KEY"] = self.api_key
+        if not lock.has_gateway:
+            kept.pop("GATEWAY_URL", None)  # the address of a database has its password
         if self.postgres is not None:
             kept |= libpq.environment(self.postgres)
         return {**kept, **variables, **lock.postgres_environment(kept)}

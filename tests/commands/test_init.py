@@ -189,6 +189,10 @@ AT_THE_STORE = "--s3-access-key-id a --s3-secret-file {secret} --dsn {dsn} --s3-
         ("--dsn {dsn} --no-store --schema pubic", "--schema: there is no schema pubic; there are: public"),
         ("--dsn postgresql://x@127.0.0.1:9/x --no-store", "The database cannot be reached"),
         ("--dsn nonsense --no-store", "postgres.dsn: "),
+        (
+            "--dsn-file {two_lines} --no-store",
+            "--dsn-file: {two_lines} has several lines; leave the secret alone in it",
+        ),
         (f"{AT_THE_STORE} s3", "gateway init: [s3], endpoint: must be an http:// or https:// address"),
         (f"{AT_THE_STORE} http://127.0.0.1:9", "The store cannot be reached"),
     ],
@@ -198,10 +202,11 @@ def test_an_answer_that_is_missing_or_wrong_is_one_line_and_nothing_is_written(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
     (secret := tmp_path / "secret").write_text("store-secret")
+    (two_lines := tmp_path / "two-lines").write_text(f"{dsn}\nstore-secret")
     path = tmp_path / "gateway.toml"
-    told = called("init", "--config", str(path), *options.format(dsn=dsn, secret=secret).split())
+    told = called("init", "--config", str(path), *options.format(dsn=dsn, secret=secret, two_lines=two_lines).split())
     assert (told.returncode, told.stdout, told.stderr.count("\n")) == (2, "", 1), told
-    assert told.stderr.startswith(f"gateway: {said}")
+    assert told.stderr.startswith(f"gateway: {said.format(two_lines=two_lines)}")
     assert "store-secret" not in told.stderr
     assert not path.exists()
 

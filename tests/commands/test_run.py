@@ -345,6 +345,11 @@ def test_one_database_has_the_lock_until_a_gateway_is_added(gateway: Gateway, lo
         tokens.append(shown["FENCING_TOKEN"])
     assert tokens == ["1", "2", "3"]
     alone = {"GATEWAY_URL": "", "GATEWAY_API_KEY": ""}
+    shown_all = ["--lock", lock, "--", sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
+    keys = {"GATEWAY_URL": of_role(gateway, ledger), "GATEWAY_API_KEY": "", "AWS_ACCESS_KEY_ID": "the job's own"}
+    ended = gateway.run(*shown_all, **keys)
+    assert "S3 requests of the command are not fenced" in ended.stderr
+    assert "GATEWAY_URL" not in json.loads(ended.stdout), "the address of a database may have a password"
     for options, said in (
         ((), "For one Postgres without a gateway, set --postgres."),
         (("--postgres", "nowhere"), "connection string"),

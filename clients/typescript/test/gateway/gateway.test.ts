@@ -152,13 +152,22 @@ test("a caller that is not known", async () => {
     (error: unknown) => error instanceof Refused && error.status === 401,
   );
   let valid = true;
-  const changing = new Gateway({ url, token: () => (valid ? apiKey : "another") });
-  // Long enough for a renewal that is answered in time, also on a busy machine.
+  let renewals = 0;
+  const changing = new Gateway({
+    url,
+    token: () => {
+      if (valid) return apiKey;
+      renewals += 1;
+      return "another";
+    },
+  });
   await using lock = await changing.acquire(job(), { ttl: 4 });
   valid = false;
   const loss = await lossOf(lock.signal);
-  assert.equal(loss.reason, "late", "a renewal that is not authorised is repeated while there is time");
-  assert.ok(loss.cause instanceof Refused);
+  assert.equal(loss.reason, "late");
+  assert.ok(renewals > 1, "a renewal that is not authorised is repeated while there is time");
+  // On a busy machine the last renewal may have no answer in time.
+  assert.ok(loss.cause instanceof Refused || loss.cause instanceof Unavailable);
 });
 
 test("waiting takes many requests, and keeps the place in the queue", async () => {
