@@ -38,7 +38,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 CERTIFICATES ?= /dev/null
 
 .PHONY: help setup demo test stalled test-all thorough installed citus clients go-modules kubernetes kubernetes-tools store-servers stores image image-test newest-postgres nightly conformance conformance-versitygw soak \
-	check audit format docs docs-serve docs-release reference bench bench-quick release lock clean
+	check audit format docs docs-serve docs-release reference screenshots bench bench-quick release lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -20,10 +21,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from email.message import Message
 from importlib.metadata import metadata
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parents[1]
 BRANCH = "main"
@@ -193,27 +192,13 @@ def build(tree: Path, artefacts: Path, version: str) -> None:
 
 def add_licences(bill: Path) -> None:
     """Add the licence of each component to a bill of materials. Raises ``Refused`` if one states none."""
+    licences = runpy.run_path(str(ROOT / "deploy/image/sbom.py"))["licences"]
     document = json.loads(bill.read_text())
     for component in document["components"]:
-        component["licenses"] = licences(metadata(component["name"]))
+        if not (stated := licences(metadata(component["name"]))):
+            raise Refused(f"{component['name']} states no licence. Look for it, or replace the package.")
+        component["licenses"] = stated
     bill.write_text(json.dumps(document, indent=2) + "\n")
-
-
-def licences(stated: Message) -> list[dict[str, Any]]:
-    """Return the licence in the metadata of an installed package, as CycloneDX writes it: by SPDX, or else by name."""
-    from cyclonedx.spdx import is_expression, is_supported_id  # noqa: PLC0415 - it compiles grammars for a second
-
-    texts = [text.strip() for name in ("License-Expression", "License") if (text := stated.get(name))]
-    for text in texts:
-        if is_expression(text):
-            return [{"license": {"id": text}} if is_supported_id(text) else {"expression": text}]
-    lines = [text for text in texts if "\n" not in text]
-    classified = [
-        one.rpartition(" :: ")[2] for one in stated.get_all("Classifier") or () if one.startswith("License ::")
-    ]
-    if not (names := lines[:1] or classified):
-        raise Refused(f"{stated['Name']} states no licence. Look for it, or replace the package.")
-    return [{"license": {"name": name}} for name in names]
 
 
 def keep(artefacts: Path, version: str, commit: str, tags: list[str]) -> None:

@@ -1,7 +1,10 @@
 """The cost of fenced writes and reads of tables, against a service in Go. The fastest Python driver is the limit."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import TypeAlias
 
 from bench import go_service, handwritten, storm
 from bench.go_service import GoService
@@ -16,6 +19,9 @@ DRIVER = "asyncpg direct, no fence"
 ROW_BY_KEY = "fenced PATCH of a row by key, token held"
 _NONE: tuple[Goal, ...] = ()
 
+Service: TypeAlias = Callable[[], GoService]
+"""Starts the service at its first call: some rows do not have it, and need no Go."""
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -28,7 +34,8 @@ class Peer:
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
     """Yield the wanted rows, by the names in ``WORKS``; all if no name is given."""
-    with running(None) as services, go_service.running(services.dsn) as go:
+    with running(None) as services, ExitStack() as opened:
+        go = cache(lambda: opened.enter_context(go_service.running(services.dsn)))
         for name, work in WORKS.items():
             if name in wanted or not wanted:
                 yield from work(services, go)
@@ -49,11 +56,12 @@ def _at_both_numbers(services: Services, work: str, own: str, peers: Callable[[i
         yield from _compared(services, name, http(services.gateway, own, connections), *peers(connections))
 
 
-def _in_go(services: Services, go: GoService, work: str, connections: int = CONNECTIONS) -> Measure:
-    return watched(go.pid, services, http(go.origin, f"service-{work}", connections))
+def _in_go(services: Services, go: Service, work: str, connections: int = CONNECTIONS) -> Measure:
+    service = go()
+    return watched(service.pid, services, http(service.origin, f"service-{work}", connections))
 
 
-def _patch(services: Services, go: GoService) -> Iterator[Row]:
+def _patch(services: Services, go: Service) -> Iterator[Row]:
     def peers(connections: int) -> Iterator[Peer]:
         few = connections == CONNECTIONS
         goals = (Goal(1.0),) if few else (Goal(1.4),)
@@ -65,7 +73,7 @@ def _patch(services: Services, go: GoService) -> Iterator[Row]:
     yield from _at_both_numbers(services, ROW_BY_KEY, "update", peers)
 
 
-def _get(services: Services, go: GoService) -> Iterator[Row]:
+def _get(services: Services, go: Service) -> Iterator[Row]:
     def peers(connections: int) -> Iterator[Peer]:
         goals = (Goal(0.9),) if connections == CONNECTIONS else (Goal(1.1),)
         yield Peer(BARE, _in_go(services, go, "select", connections), goals)
@@ -74,13 +82,13 @@ def _get(services: Services, go: GoService) -> Iterator[Row]:
     yield from _at_both_numbers(services, "GET of a row by key", "select", peers)
 
 
-def _roles(services: Services, _: GoService) -> Iterator[Row]:
+def _roles(services: Services, _: Service) -> Iterator[Row]:
     peer = watched(services.gateway_pid, services, http(services.gateway, "update"))
     for work, own in (("PATCH, grants", "update-granted"), ("PATCH, a role of the database", "update-acting")):
         yield from _compared(services, work, http(services.gateway, own), Peer("PATCH", peer, (Goal(0.9),)))
 
 
-def _takeover(services: Services, go: GoService) -> Iterator[Row]:
+def _takeover(services: Services, go: Service) -> Iterator[Row]:
     yield from _compared(
         services,
         "fenced PATCH, a new holder each time",
@@ -90,7 +98,7 @@ def _takeover(services: Services, go: GoService) -> Iterator[Row]:
     )
 
 
-def _keyed(services: Services, go: GoService) -> Iterator[Row]:
+def _keyed(services: Services, go: Service) -> Iterator[Row]:
     yield from _compared(
         services,
         "fenced POST of a row with its own key, each a new resource",
@@ -100,13 +108,13 @@ def _keyed(services: Services, go: GoService) -> Iterator[Row]:
     )
 
 
-def _handwritten(services: Services, _: GoService) -> Iterator[Row]:
+def _handwritten(services: Services, _: Service) -> Iterator[Row]:
     with handwritten.running(services.dsn) as origin:
         peer = Peer("FastAPI + SQLAlchemy by hand", http(origin, "service-update-fenced"), (Goal(4.0),))
         yield from _compared(services, ROW_BY_KEY, http(services.gateway, "update"), peer)
 
 
-def _lone(services: Services, go: GoService) -> Iterator[Row]:
+def _lone(services: Services, go: Service) -> Iterator[Row]:
     for row in _compared(
         services,
         "fenced PATCH, a lone writer",
@@ -117,11 +125,11 @@ def _lone(services: Services, go: GoService) -> Iterator[Row]:
         yield replace(row, added=True)
 
 
-def _storm(services: Services, _: GoService) -> Iterator[Row]:
+def _storm(services: Services, _: Service) -> Iterator[Row]:
     return storm.rows(services)
 
 
-WORKS: dict[str, Callable[[Services, GoService], Iterator[Row]]] = {
+WORKS: dict[str, Callable[[Services, Service], Iterator[Row]]] = {
     "patch": _patch,
     "roles": _roles,
     "takeover": _takeover,

@@ -5,6 +5,7 @@ Usage: ``sbom.py ROOT``. It lists the Python packages below ``ROOT/opt/gateway``
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from email.message import Message
@@ -16,6 +17,8 @@ from urllib.parse import quote
 from uuid import NAMESPACE_URL, uuid5
 
 OURS = "fencing-gateway"
+SPDX = {"Apache-2.0", "BSD-3-Clause", "MIT", "MPL-2.0", "PSF-2.0"}
+"""Names of SPDX that packages have in the older field ``License``, which may also hold any other text."""
 
 Component = dict[str, Any]
 
@@ -47,12 +50,22 @@ def python_component(one: Distribution) -> Component:
     name = one.name.lower().replace("_", "-").replace(".", "-")
     purl = f"pkg:pypi/{name}@{quote(one.version)}"
     component = {"type": "library", "bom-ref": purl, "name": name, "version": one.version, "purl": purl}
-    expression, text = one.metadata.get("License-Expression"), one.metadata.get("License")
-    if expression:
-        return {**component, "licenses": [{"expression": expression}]}
-    classified = [line.rpartition(" :: ")[2] for line in one.metadata.get_all("Classifier", []) if "License" in line]
-    names = classified or ([text.strip()] if text and "\n" not in text.strip() else [])
-    return {**component, "licenses": [{"license": {"name": line}} for line in names]} if names else component
+    stated = licences(one.metadata)
+    return {**component, "licenses": stated} if stated else component
+
+
+def licences(metadata: Message) -> list[dict[str, Any]]:
+    """Return the licence of a package as CycloneDX writes it: by SPDX, or else by name. Empty if it states none.
+
+    ``make release`` calls this, too. An image build has the standard library alone.
+    """
+    expression, text = metadata.get("License-Expression"), metadata.get("License", "").strip()
+    if expression or set(re.split(" (?:AND|OR) ", text)) <= SPDX:
+        return [{"expression": expression or text}]
+    classifiers = metadata.get_all("Classifier", [])
+    classified = [line.rpartition(" :: ")[2] for line in classifiers if line.startswith("License ::")]
+    names = classified or ([text] if text and "\n" not in text else [])
+    return [{"license": {"name": name}} for name in names]
 
 
 def debian_components(root: Path) -> Iterator[Component]:

@@ -24,7 +24,7 @@ extensions = ["myst_parser"]
 root_doc = NAVIGATION
 include_patterns = [
     *("*.md", "docs/*.md", "docs/**/*.md"),
-    *("clients/*/README.md", "examples/*.md", "deploy/**/README.md", "examples/**/*.md", "tests/README.md"),
+    *("clients/*/README.md", "examples/README.md", "deploy/**/README.md", "tests/README.md"),
 ]
 exclude_patterns = [".*", "**/node_modules", "build", "dist", "demo-data"]
 nitpicky = True
@@ -62,7 +62,7 @@ def _adapt(_app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = _LINK.sub(lambda link: _adapted(page, link), source[0])
     if name == NAVIGATION:
         source[0] += "".join(_contents(part) for part in re.split(r"^## ", source[0], flags=re.MULTILINE)[1:])
-    elif re.match(r"docs/decisions/\d|examples/.+/", name):
+    elif re.match(r"docs/decisions/\d", name):
         # Pages that another page lists, and that the navigation leaves out.
         source[0] = f"---\norphan: true\n---\n{source[0]}"
 

@@ -20,7 +20,9 @@ GuardedTable = Annotated[str, typer.Argument(metavar="TABLE", help="schema.table
 InstallingDsn = Annotated[
     str | None, typer.Option("--dsn", help="Connect as this role, which owns the table and the schema fencing.")
 ]
-Granted = Annotated[list[str] | None, typer.Option("--grants", metavar="ROLE", help="Let this role claim tokens.")]
+Granted = Annotated[
+    list[str] | None, typer.Option("--grants", metavar="ROLE", help="Let this role acquire locks and claim tokens.")
+]
 
 
 @guard.command("install")

@@ -90,23 +90,28 @@ def _ask(question: str, default: str | None = None, *, hidden: bool = False) -> 
 
 
 def _write(path: Path, text: str) -> None:
-    """Make a file that only its owner can read. Raises ``ConfigurationError``."""
+    """Make a file that only its owner can read, whole or not at all. Raises ``ConfigurationError``."""
     try:
         made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(made, "w", encoding="utf-8") as file:
-            file.write(text)
+        try:
+            with os.fdopen(made, "w", encoding="utf-8") as file:
+                file.write(text)
+        except BaseException:
+            path.unlink()
+            raise
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be written: {error.strerror}.", advice="") from error
 
 
 def _summary(path: Path, found: "Surroundings") -> Iterator[str]:
-    from gateway.doctor.proposal import CALLER  # noqa: PLC0415 - as above
+    from gateway.doctor.proposal import CALLER, UNWRITTEN  # noqa: PLC0415 - as above
 
     buckets = "" if found.buckets is None else f"; buckets: {len(found.buckets)}"
-    yield (
-        f"{path} is written. Tables that need no rule: {len(found.keyed)}, that need one: {len(found.needs)}{buckets}. "
-        f"The caller {CALLER} has new keys. It only observes."
-    )
+    unwritten = sum(need.kind == UNWRITTEN for need in found.needs)
+    tables = f"Tables that need no rule: {len(found.keyed)}, that need one: {len(found.needs) - unwritten}"
+    if unwritten:
+        tables += f", that the gateway cannot write: {unwritten}"
+    yield f"{path} is written. {tables}{buckets}. The caller {CALLER} has new keys. It only observes."
     if found.others:
         yield f"These schemas have tables, too, and are not exposed: {', '.join(found.others)}."
     file = shlex.quote(str(path))

@@ -21,18 +21,22 @@ MOST = 25
 CALLER = "worker"
 _ACTIONS = ("read", "write", "lock", "barrier", "credentials", "audit")
 
+UNWRITTEN = "elsewhere"
 _KINDS = {
     "key": "need rules: they have no primary key",
     "type": "need rules: their keys have values with several texts",
     "reach": "need rules: writes that reach other rows are refused",
     "names": "need rules: their rows have two names, and so two fences",
-    "elsewhere": "are not written: their rows change outside this database's transactions",
+    UNWRITTEN: "are not written: their rows change outside this database's transactions",
 }
-"""The reasons for which a table needs a rule, as said of many tables. All of them fit beside the sections."""
+"""The kinds of ``Need``, as said of many tables. All of them fit beside the sections."""
 
 
 class Need(NamedTuple):
-    """A table, ``schema.name``, that needs a rule before its writes are enforced. ``kind``: a key of ``_KINDS``."""
+    """A table, ``schema.name``, that needs a rule before its writes are enforced. ``kind``: a key of ``_KINDS``.
+
+    No rule helps a table of the kind ``UNWRITTEN``: the gateway refuses all writes to it.
+    """
 
     table: str
     kind: str
@@ -98,7 +102,7 @@ async def _buckets(store: ObjectStore) -> Sequence[str] | None:
 
 
 def _needs(snapshot: Snapshot) -> Iterator[Need]:
-    """Yield each table that needs a rule, once: the doctor examines the rule that it gets."""
+    """Yield each table that needs a rule or cannot be written, once. The doctor examines the rule that a table gets."""
     found = {need.table: need for table in snapshot.tables.values() if (need := _own_need(table))}
     for effect in find_side_effects(snapshot, lambda *_: Rule()):
         kind = "names" if effect.another_name else "reach"
@@ -108,7 +112,7 @@ def _needs(snapshot: Snapshot) -> Iterator[Need]:
 
 def _own_need(table: Table) -> Need | None:
     if table.distributed or table.reaches_foreign:
-        return Need(table.title, "elsewhere", "is not written: its rows change outside this database's transactions")
+        return Need(table.title, UNWRITTEN, "is not written: its rows change outside this database's transactions")
     if not (table.insertable or table.changeable or table.deletable):
         return None
     try:

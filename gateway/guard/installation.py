@@ -114,8 +114,8 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 class GuardRequest:
     """The operator's request. ``role`` is the gateway's role, None for the one of postgres.dsn.
 
-    ``dsn`` is the installing session, None for the gateway's; ``grants`` are roles that may claim tokens. ``watch``:
-    keep a stamp for each row, to find changes that the guard has not seen.
+    ``dsn`` is the installing session, None for the gateway's; ``grants`` are roles that may acquire locks and claim
+    tokens. ``watch``: keep a stamp for each row, to find changes that the guard has not seen.
     """
 
     table: str

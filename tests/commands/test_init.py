@@ -33,6 +33,9 @@ CREATE TABLE "odd
 name" (id bigint PRIMARY KEY);
 CREATE SCHEMA billing;
 CREATE TABLE billing.invoices (id bigint PRIMARY KEY);
+CREATE FOREIGN DATA WRAPPER nowhere;
+CREATE SERVER far FOREIGN DATA WRAPPER nowhere;
+CREATE FOREIGN TABLE remote (id bigint) SERVER far;
 INSERT INTO orders VALUES (1, 'new');
 """
 STORE = {"AWS_ACCESS_KEY_ID": "store", "AWS_SECRET_ACCESS_KEY": "store-secret"}
@@ -94,6 +97,7 @@ def test_its_file_is_enough_to_migrate_to_serve_and_to_write(
         made = called("init", "--config", str(path), "--dsn-file", str(tmp_path / "dsn"), "--s3-endpoint", endpoint)
         assert (made.returncode, made.stderr) == (0, "")
         assert "billing" in made.stdout
+        assert "that need one: 4, that the gateway cannot write: 1; buckets: 1." in " ".join(made.stdout.split())
         text = path.read_text()
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert len(text.splitlines()) <= MOST
@@ -104,6 +108,7 @@ def test_its_file_is_enough_to_migrate_to_serve_and_to_write(
             "# public.journal needs a rule: it has no primary key",
             "# public.rates needs a rule: 'rate' is of type numeric",
             "# public.events needs a rule: its rows in public.events_2026 can be written by that name too",
+            "# public.remote is not written: its rows change outside",
             "public.odd\\x0aname",
         ):
             assert said in text
@@ -208,6 +213,16 @@ def test_an_answer_that_is_missing_or_wrong_is_one_line_and_nothing_is_written(
     assert (told.returncode, told.stdout, told.stderr.count("\n")) == (2, "", 1), told
     assert told.stderr.startswith(f"gateway: {said.format(two_lines=two_lines)}")
     assert "store-secret" not in told.stderr
+    assert not path.exists()
+
+
+def test_a_file_that_cannot_be_written_whole_is_not_there(tmp_path: Path, dsn: str) -> None:
+    path = tmp_path / "gateway.toml"
+    command = [*COMMAND, "init", "--config", str(path), "--dsn", dsn, "--no-store"]
+    no_room = ("sh", "-c", 'ulimit -f 0 && exec "$0" "$@"')
+    told = subprocess.run([*no_room, *command], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr == f"gateway: {path}: cannot be written: File too large.\n"
     assert not path.exists()
 
 

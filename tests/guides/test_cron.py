@@ -3,6 +3,7 @@
 cron reads fixed folders. So it runs in a namespace of its own, in which these are empty but for that file.
 """
 
+import asyncio
 import os
 import re
 import shlex
@@ -16,10 +17,13 @@ from textwrap import dedent
 import httpx
 import pytest
 
+from gateway.client import libpq
 from gateway.demo import embedded
 from tests import ROOT
+from tests.guard.stage import session
 from tests.processes import PATIENCE, free_port, started
 
+JOB = str(ROOT / "examples/cron/nightly.sh")
 PAGE = ROOT / "docs/guides/cron.md"
 ALONE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 DAEMON = """
@@ -58,6 +62,29 @@ def test_one_of_three_machines_does_the_work_of_the_night() -> None:
     assert told.count("exit 0\n") == told.count("exit ") >= 3, told
 
 
+async def test_a_failed_upload_leaves_the_night_to_the_next_machine(dsn: str) -> None:
+    """No store listens. So there is no report, and no row that says that there is one."""
+    async with session(dsn) as owner:
+        await owner.execute("CREATE TABLE runs (job text, day date, machine text, PRIMARY KEY (job, day))")
+        environment = {
+            **os.environ,
+            **libpq.environment(dsn),
+            "PATH": f"{Path(sys.executable).parent}:{Path(embedded.psql()).parent}:{os.environ['PATH']}",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{free_port()}",
+            **dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "x"),
+            "AWS_REGION": "eu-1",
+            "AWS_MAX_ATTEMPTS": "1",
+            "MACHINE": "machine-a",
+            "WORK": "0",
+        }
+        ended = await asyncio.to_thread(
+            subprocess.run, [JOB], env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        assert "upload failed" in ended.stderr
+        assert (ended.returncode, "done" in ended.stdout) == (1, False), ended
+        assert await owner.fetchval("SELECT count(*) FROM runs") == 0
+
+
 def three_machines(demo: str, directory: Path) -> str:
     """Return the page's crontab for this demo: the line of each machine, for each minute, with its output in a file."""
     (shown,) = re.findall(r"^ *```crontab\n(.*?)^ *```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
@@ -71,7 +98,7 @@ def three_machines(demo: str, directory: Path) -> str:
         "https://gateway.example.com": known["GATEWAY_URL"],
         "postgresql://worker@db.example.com/shop": known["GATEWAY_POSTGRES"],
         "/etc/gateway/key": str(key),
-        "/opt/nightly.sh": str(ROOT / "examples/cron/nightly.sh"),
+        "/opt/nightly.sh": JOB,
     }
     schedule, user = "0 3 * * *", "worker"
     assert line.startswith(f"{schedule}  {user}  ")
