@@ -125,8 +125,8 @@ def rule_readiness(
 ) -> RuleReadiness:
     """Judge the span from ``since`` until ``now``: of its ``writes``, ``observed`` would have been refused.
 
-    ``last`` is the time of the last one of these. ``claimed``: callers with tokens were at work. Sessions that hold
-    tokens pass a guard without being counted.
+    ``last`` is the time of the last one of these. ``claimed``: callers with tokens were at work at a table with a
+    guard. Sessions that hold tokens pass a guard without being counted. The gateway counts all its own writes.
     """
     if observed == 0 or last is None:
         if writes == 0 and not claimed:
@@ -238,7 +238,12 @@ async def _judge(
         rule,
         guard,
         rule_readiness(
-            writes=passed + observed, claimed=bool(claiming), observed=observed, last=last, since=since, now=now
+            writes=passed + observed,
+            claimed=guard is not None and bool(claiming),
+            observed=observed,
+            last=last,
+            since=since,
+            now=now,
         ),
         observed - entries,
         await search.count_writers(database, asked, MOST) if newest else (),

@@ -1,13 +1,18 @@
 """The command ``gateway`` as a process of its own, and without one."""
 
+import fcntl
 import io
 import json
 import os
+import pty
+import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -164,3 +169,28 @@ def alive(fragment: str) -> list[str]:
         if fragment in line and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(line)
     return found
+
+
+def in_a_terminal(code: str, **environment: str) -> str:
+    """Run Python in a terminal of 80 columns. Return all that it shows."""
+    own, other = pty.openpty()
+    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=other, stdout=other, stderr=other,
+        env={**inherited, "TERM": "xterm-256color", **environment},
+    ) as shown:  # fmt: skip
+        os.close(other)
+        pieces = []
+        with suppress(OSError):  # Linux reports an error at the end of a terminal
+            while piece := os.read(own, 65536):
+                pieces.append(piece)
+        os.close(own)
+        assert shown.wait(PATIENCE) == 0, b"".join(pieces)
+    return b"".join(pieces).decode()
+
+
+def called_in_a_terminal(*arguments: str) -> list[str]:
+    """Return the lines that the command shows in a terminal of 80 columns, without colours, whatever its exit code."""
+    code = f"import contextlib; from gateway import cli\nwith contextlib.suppress(SystemExit): cli.main({arguments!r})"
+    return re.sub(r"\x1b\[[0-9;]*m", "", in_a_terminal(code, NO_COLOR="1")).splitlines()

@@ -96,6 +96,7 @@ def diff(
         running = Gateway(address, key).call("GET", "/v1/config", lambda answer: str(answer["toml"])).splitlines()
         lines = list(difflib.unified_diff(running, own, address, str(config or "the environment"), lineterm=""))
         differ = differ or bool(lines)
-        print_facts({"url": address, "differs": bool(lines), "diff": lines}, lines, as_json=as_json)
+        facts = {"url": address, "differs": bool(lines), "diff": lines}
+        print_facts(facts, lines, as_json=as_json, folded=False)
     if differ:
         raise typer.Exit(ExitCode.NO)

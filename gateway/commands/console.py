@@ -165,14 +165,18 @@ def print_json(document: object) -> None:
     typer.echo(json.dumps(document))
 
 
-def print_facts(facts: Mapping[str, object], lines: Iterable[str], *, as_json: bool) -> None:
-    """Print facts as one line of JSON, or the lines that tell them to people, as harmless text."""
+def print_facts(facts: Mapping[str, object], lines: Iterable[str], *, as_json: bool, folded: bool = True) -> None:
+    """Print facts as one line of JSON, or the lines that tell them to people, as harmless text.
+
+    With ``--json`` a command prints one object a line: one for each thing that it lists, so none for an empty list. An
+    object about all of them comes last. Only a report of checks is one document. ``folded``: lines may be folded.
+    """
     if as_json:
         print_json(facts)
         return
     console = terminal()
     for line in lines:
-        console.print(visible(line))
+        console.print(visible(line), soft_wrap=None if folded else True)
 
 
 def tell(problem: GatewayError, about: str | None = None) -> None:

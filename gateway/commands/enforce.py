@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.commands.config import check_configuration
-from gateway.commands.console import ConfigPath, ExitCode, ReportAsJson, load, places, print_columns, print_json, say
+from gateway.commands.console import AsJson, ConfigPath, ExitCode, load, places, print_columns, print_facts, say
 from gateway.commands.guard import InstallingDsn
 from gateway.errors import ConfigurationError
-from gateway.text import age, plain_time, visible
+from gateway.text import age, plain_time
 
 if TYPE_CHECKING:
     from gateway.config import Config
@@ -58,7 +58,7 @@ def enforce(
     *,
     check: Annotated[bool, typer.Option("--check", help="Only say what is missing. Change nothing.")] = False,
     anyway: Annotated[bool, typer.Option("--anyway", help="Enforce although something is missing.")] = False,
-    as_json: ReportAsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Let the rules that observe enforce, if no writer would be refused. Exit code 1: something is missing.
 
@@ -69,21 +69,23 @@ def enforce(
     general = not rules and settings.fencing.mode == "observe"
     missing = [one for one in found if not one.observed.ready]
     is_missing = bool(missing) or (general and not found)
-    if as_json:
-        print_json({"rules": [_facts(one) for one in found], "missing": [one.name for one in missing]})
-    else:
-        for one in found:
-            _print(one)
+    for one in found:
+        print_facts(_facts(one), _lines(one), as_json=as_json)
+        if not as_json:
+            _print_groups(one)
     if not found and not general:
         say("Nothing observes.")
         return
     if is_missing:
-        _say_missing(found, missing)
+        _say_missing(config, found, missing)
     if check or (is_missing and not anyway):
         raise typer.Exit(ExitCode.NO if is_missing else 0)
+    guarded = [one for one in found if one.guard_observes]
+    if dsn is not None:
+        _check_guards(guarded, dsn)
     if general or any(one.rule_observes for one in found):
         _change(config, [one for one in found if one.rule_observes], general=general)
-    _install_guards(config, [one for one in found if one.guard_observes], dsn)
+    _install_guards(config, guarded, dsn)
 
 
 def _observing(settings: "Config", days: int) -> Iterator[Observing]:
@@ -117,19 +119,27 @@ def _chosen(found: Sequence[Observing], named: Sequence[str]) -> list[Observing]
     return [one for one in found if not named or one.name in named]
 
 
-def _print(one: Observing) -> None:
+def _lines(one: Observing) -> Iterator[str]:
+    from gateway.enforcement import SHOWN  # noqa: PLC0415 - help needs no driver of the database
+
     observed, verdict, where = one.observed, one.observed.verdict, "" if one.part.name is None else f"{one.part.name}: "
     observing = "rule and guard observe" if one.rule_observes and one.guard_observes else "the guard observes"
     if one.rule_observes and not one.guard_observes:
         observing = "the rule observes" if observed.rule.configured else "observes by [fencing]"
     answer = {"ready": "ready", "not-ready": "not ready", "unknown": "unknown"}[verdict.answer.value]
-    typer.echo(visible(f"{where}{one.name} ({observed.rule.plane}, {observing}): {answer}"))
+    yield f"{where}{one.name} ({observed.rule.plane}, {observing}): {answer}"
     for line in _verdict(one):
-        typer.echo(visible(f"  {line}"))
-    if observed.writers:
-        from gateway.enforcement import SHOWN  # noqa: PLC0415 - help needs no driver of the database
+        yield f"  {line}"
+    writers, resources = len(observed.writers), len(observed.resources)
+    if max(writers, resources) > SHOWN:
+        counted = f"{writers:,} writers and {resources:,} resources"
+        yield f"  Of {counted}, those with the most writes are shown. --json has up to 1,000."
 
-        writers, resources = observed.writers, observed.resources
+
+def _print_groups(one: Observing) -> None:
+    from gateway.enforcement import SHOWN  # noqa: PLC0415 - help needs no driver of the database
+
+    if one.observed.writers:
         print_columns(
             ("caller", "writer", "reason", "writes", "last"),
             [
@@ -140,23 +150,23 @@ def _print(one: Observing) -> None:
                     f"{group.count:,}",
                     age(group.last, one.now),
                 )
-                for group in writers[:SHOWN]
+                for group in one.observed.writers[:SHOWN]
             ],
         )
         print_columns(
             ("resource", "writes", "last"),
-            [(group.value or "", f"{group.count:,}", age(group.last, one.now)) for group in resources[:SHOWN]],
+            [
+                (group.value or "", f"{group.count:,}", age(group.last, one.now))
+                for group in one.observed.resources[:SHOWN]
+            ],
         )
-        if max(len(writers), len(resources)) > SHOWN:
-            counted = f"{len(writers):,} writers and {len(resources):,} resources"
-            typer.echo(f"  Of {counted}, those with the most writes are shown. --json has up to 1,000.")
     typer.echo("")
 
 
 def _verdict(one: Observing) -> Iterator[str]:
     observed, verdict = one.observed, one.observed.verdict
     if verdict.answer == "unknown":
-        yield "Nothing was written under it, and no caller has shown a token for it."
+        yield f"Nothing was written under it{', and no caller has shown a token for it' if observed.guard else ''}."
     elif not verdict.observed:
         counted = f"None of {verdict.writes:,} writes" if verdict.writes else "No write of a session on record"
         yield f"{counted} would have been refused."
@@ -172,14 +182,14 @@ def _verdict(one: Observing) -> Iterator[str]:
         yield f"{observed.left_out:,} of these writes came from strangers, and have no entry."
 
 
-def _say_missing(found: Sequence[Observing], missing: Sequence[Observing]) -> None:
+def _say_missing(config: Path | None, found: Sequence[Observing], missing: Sequence[Observing]) -> None:
     if not found:
         say("Missing: nothing was written yet, so the record cannot say what would be refused.")
     else:
         say(f"Not ready, {len(missing)} of {len(found)}: {', '.join(one.name for one in missing)}.")
     ready = [one for one in found if one.observed.ready and one.observed.rule.configured]
     if ready and missing:
-        say(f"Ready by themselves: gateway enforce {' '.join(shlex.quote(one.name) for one in ready)}")
+        say(f"Ready by themselves: gateway enforce {' '.join(shlex.quote(one.name) for one in ready)}{_option(config)}")
     if any(one.observed.writers for one in missing):
         say("Correct these writers first (docs/guides/retrofit.md). A rule is ready after a day without such a write.")
     say("To enforce all the same, add --anyway.")
@@ -211,7 +221,7 @@ def _change(config: Path | None, observing: Sequence[Observing], *, general: boo
     if settings.server.watch:
         say("Running gateways that watch this file take it within seconds (server.watch).")
     else:
-        say(f"Running gateways take it by SIGHUP, or by: gateway reload --config {shlex.quote(str(config))}")
+        say(f"Running gateways take it by SIGHUP, or by: gateway reload{_option(config)}")
 
 
 def _places(settings: "Config", observing: Sequence[Observing], *, general: bool) -> Iterator["Place"]:
@@ -256,6 +266,20 @@ def _replace(config: Path, former: str, text: str) -> None:
             partial.unlink(missing_ok=True)
 
 
+def _option(config: Path | None) -> str:
+    return "" if config is None else f" --config {shlex.quote(str(config))}"
+
+
+def _check_guards(observing: Sequence[Observing], dsn: str) -> None:
+    """Raise ``ConfigurationError`` unless all of these guards can be installed again. Nothing is changed."""
+    from gateway.guard import installation as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
+
+    if len({one.part.name for one in observing}) > 1:
+        raise ConfigurationError("--dsn is that of one database.", advice="Name rules of one database.")
+    for one in observing:
+        asyncio.run(guards.install_again(one.part, one.name, dsn, only_check=True))
+
+
 def _install_guards(config: Path | None, observing: Sequence[Observing], dsn: str | None) -> None:
     """Install guards that observe again, so that they enforce as their rules do. Without ``dsn``, say how."""
     from gateway.guard import installation as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
@@ -263,13 +287,10 @@ def _install_guards(config: Path | None, observing: Sequence[Observing], dsn: st
     if not observing:
         return
     if dsn is None:
-        option = "" if config is None else f" --config {shlex.quote(str(config))}"
         say("These guards still observe. Install them again as the owner of the tables:")
         for one in observing:
-            say(f"gateway guard install {shlex.quote(one.name)}{option} --dsn …")
+            say(f"gateway guard install {shlex.quote(one.name)}{_option(config)} --dsn …")
         raise typer.Exit(ExitCode.NO)
-    if len({one.part.name for one in observing}) > 1:
-        raise ConfigurationError("--dsn is that of one database; name rules of one database", advice="")
     parts = {part.name: part for part in load(config).parts}
     for one in observing:
         prepared = asyncio.run(guards.install_again(parts[one.part.name], one.name, dsn))

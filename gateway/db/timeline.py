@@ -139,6 +139,7 @@ async def _activity(database: Database, resource: str, position: int, span: Span
             Span(span.since + row["piece"] * width, min(span.since + (row["piece"] + 1) * width, span.until)),
             row["refused"],
             row["takeovers"],
+            row["requests"],
         )
         for row in rows
         if row["piece"] < _BARS
@@ -159,7 +160,7 @@ def _tally(row: Record) -> Tally:
 
 
 def _totals(row: Record) -> Totals:
-    return Totals(row["parties"], row["zombies"], row["refused_in_all"], row["noted_in_all"])
+    return Totals(row["parties"], row["zombies"], row["refused_in_all"], row["noted_in_all"], row["requests_in_all"])
 
 
 def _takeover(row: Record) -> Takeover:

@@ -350,6 +350,11 @@ class RefusalCounts:
         return sum(one.count for one in self.counts if one.of_a_zombie)
 
     @property
+    def zombie_requests(self) -> int:
+        """Return the refused requests of zombies that are no writes."""
+        return sum(one.count for one in self.counts if one.reason == ZOMBIE and not one.passed) - self.zombies
+
+    @property
     def others(self) -> int:
         """Return the other refused requests."""
         return sum(one.count for one in self.counts if not one.of_a_zombie and not one.passed)

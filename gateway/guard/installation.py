@@ -176,10 +176,10 @@ async def install(config: DatabaseConfig, wanted: GuardRequest) -> PreparedGuard
     return prepared
 
 
-async def install_again(config: DatabaseConfig, table: str, dsn: str | None) -> PreparedGuard:
+async def install_again(config: DatabaseConfig, table: str, dsn: str, *, only_check: bool = False) -> PreparedGuard:
     """Put a guard in the place of the one on a table, with the mode of its rule, and with its role and watch.
 
-    Raises ``ConfigurationError`` if the table has none.
+    Raises ``ConfigurationError`` if the table has none. ``only_check``: change nothing.
     """
     async with _database(config, dsn) as database:
         schema_name, name = _split(config, table)
@@ -187,7 +187,8 @@ async def install_again(config: DatabaseConfig, table: str, dsn: str | None) -> 
     if not found:
         raise ConfigurationError(f"{table}: there is no guard.", advice="Install it with gateway guard install.")
     _, _, role, _, *rest = found[0].arguments
-    return await install(config, GuardRequest(table, role=role, dsn=dsn, watch=WATCH in rest[1:]))
+    wanted = GuardRequest(table, role=role, dsn=dsn, watch=WATCH in rest[1:])
+    return await (prepare if only_check else install)(config, wanted)
 
 
 async def take_stamps(config: DatabaseConfig, table: str, dsn: str | None = None) -> int:

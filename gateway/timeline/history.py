@@ -135,20 +135,24 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
+    """The number of events during one piece of the span. ``requests`` of the ``refused`` were no writes."""
+
     span: Span
     refused: int
     takeovers: int
+    requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The number of events during the whole span, drawn or not."""
+    """The number of events during the whole span, drawn or not. ``requests`` of the ``refused`` were no writes."""
 
     parties: int = 0
     zombies: int = 0
     """Parties with refused writes."""
     refused: int = 0
     noted: int = 0
+    requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)

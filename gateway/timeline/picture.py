@@ -402,7 +402,8 @@ def _rest(history: History, drawn: Sequence[Lane]) -> str | None:
     others = totals.parties - len(history.parties)
     zombies = totals.zombies - sum(1 for lane in drawn if lane.tally.refused)
     refused = totals.refused - sum(lane.tally.refused for lane in drawn)
-    return sentences.describe_rest(others, max(0, zombies), max(0, refused))
+    requests = totals.requests - sum(lane.tally.requests for lane in drawn)
+    return sentences.describe_rest(others, max(0, zombies), max(0, refused), max(0, requests))
 
 
 def _short_number(count: int) -> str:

@@ -88,8 +88,9 @@ def headline(lanes: Sequence[Lane], totals: Totals, clock: Clock, counted: int =
     if others:
         refused = max(totals.refused, sum(lane.tally.refused for lane in troubled)) - worst.tally.refused
         noted = max(totals.noted, sum(lane.tally.noted for lane in troubled)) - worst.tally.noted
+        requests = max(totals.requests, sum(lane.tally.requests for lane in troubled)) - worst.tally.requests
         subject = "One other writer" if others == 1 else f"{others:,} other writers"
-        sentences.append((f"{subject} tried {attempts(refused, 0, 'more ')}. {fate(refused, noted)}",))
+        sentences.append((f"{subject} tried {attempts(refused, requests, 'more ')}. {fate(refused, noted)}",))
     if counted:
         sentences.append((counted_only(counted, " in this time"),))
     return (*sentences, *_standing(lanes, clock))
@@ -217,14 +218,14 @@ def describe_remark(remark: Remark, clock: Clock) -> str:
 
 def describe_activity(activity: Activity, clock: Clock) -> str:
     when = f"From {clock.say(activity.span.since)} to {clock.say(activity.span.until)}"
-    return f"{when}: {attempts(activity.refused, 0, 'refused ')}, {activity.takeovers:,} takeovers."
+    return f"{when}: {attempts(activity.refused, activity.requests, 'refused ')}, {activity.takeovers:,} takeovers."
 
 
-def describe_rest(others: int, zombies: int, refused: int) -> str:
+def describe_rest(others: int, zombies: int, refused: int, requests: int) -> str:
     """Describe the parties that are not drawn: ``1,240 more holders without refused writes``."""
     holders = "holder is" if others == 1 else "holders are"
     quiet = others - zombies
     if not zombies:
         return f"{others:,} more {holders} not drawn, none of them with refused writes."
-    had = f"{zombies:,} with {attempts(refused, 0, 'refused ')}"
+    had = f"{zombies:,} with {attempts(refused, requests, 'refused ')}"
     return f"{others:,} more {holders} not drawn: {had}" + (f", {quiet:,} without." if quiet else ".")

@@ -1,15 +1,7 @@
 """The output of commands: harmless to a terminal, although names come from any writer, and in columns that fit."""
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -22,7 +14,7 @@ from gateway.cli import application
 from gateway.commands import record_client
 from gateway.commands.console import GAP, cut, fit, fold, print_columns, print_report, say, shorten
 from gateway.findings import DoctorReport, ReportSection, ok
-from tests.processes import PATIENCE
+from tests.processes import in_a_terminal
 from tests.tiers import first
 
 NAME = "bucket/a\x1b]0;owned\x07\x9b2Jb\u202ec\rd"
@@ -119,25 +111,6 @@ def test_each_command_that_prints_facts_takes_json() -> None:
         if not hasattr(command, "commands") and not any("--json" in one.opts for one in command.params)
     }
     assert without == set(WITHOUT_FACTS)
-
-
-def in_a_terminal(code: str, **environment: str) -> str:
-    """Run Python in a terminal of 80 columns. Return all that it shows."""
-    own, other = pty.openpty()
-    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=other, stdout=other, stderr=other,
-        env={**inherited, "TERM": "xterm-256color", **environment},
-    ) as shown:  # fmt: skip
-        os.close(other)
-        pieces = []
-        with suppress(OSError):  # Linux reports an error at the end of a terminal
-            while piece := os.read(own, 65536):
-                pieces.append(piece)
-        os.close(own)
-        assert shown.wait(PATIENCE) == 0, b"".join(pieces)
-    return b"".join(pieces).decode()
 
 
 SHOWN_BY_COMMANDS = f"""

@@ -24,7 +24,7 @@ from gateway.tables.naming import Rule
 from gateway.tables.schema_cache import SchemaCache
 from tests.doubles.s3 import S3Double, serve
 from tests.postgres import as_gateway
-from tests.processes import called, run
+from tests.processes import called, called_in_a_terminal, run
 from tests.running import GRANTS_TOML, OPERATOR_TOML, Events, config, running
 from tests.waiting import PATIENCE
 
@@ -285,8 +285,12 @@ async def test_a_file_is_compared_with_what_a_gateway_has(
         file.write_text(file.read_text().replace("account/{id}", "accounts/{id}"))
         changed = await command("config", "diff", "--config", str(file), "--url", origin)
         facts = json.loads((await command("config", "diff", "--json", "--config", str(file), "--url", origin)).stdout)
+        words = ("config", "diff", "--config", str(file), "--url", origin)
+        shown = await asyncio.to_thread(called_in_a_terminal, *words)
     assert (same.returncode, same.stdout) == (0, "")
     assert changed.returncode == 1
+    assert shown == changed.stdout.splitlines()
+    assert max(map(len, shown)) > 80
     assert '-resource = "account/{id}"\n+resource = "accounts/{id}"' in changed.stdout
     assert (facts["url"], facts["differs"]) == (origin, True)
     assert '+resource = "accounts/{id}"' in facts["diff"]

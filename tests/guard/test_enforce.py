@@ -12,7 +12,7 @@ import pytest
 
 from gateway.db import rights
 from tests.guard.stage import Session, Stage, hold, refused, session
-from tests.processes import called
+from tests.processes import called, called_in_a_terminal
 from tests.running import API_KEY, running
 
 Enforce: TypeAlias = Callable[..., Awaitable["CompletedProcess[str]"]]
@@ -56,13 +56,21 @@ async def claimed(stage: Stage, resource: str) -> None:
             await hold(owner, resource, token, "job-a")
 
 
+async def written(stage: Stage, rule: str) -> None:
+    """Let gateways have counted writes under a rule of a table, which none of them would have refused."""
+    await stage.execute(
+        "INSERT INTO fencing.traffic (gateway, minute, plane, rule, accepted, refused, observed) "
+        f"VALUES ('gateway-1', date_trunc('minute', now()), 'tables', '{rule}', 3, 0, 0)"
+    )
+
+
 async def test_it_says_what_would_be_refused_and_changes_nothing(
     stage: Stage, app: Session, file: Path, enforce: Enforce
 ) -> None:
     await stage.install("shipments", observe=True, watch=True)
     await app.execute("SET application_name = 'psql'")
     await app.execute("UPDATE shipments SET state = 'x' WHERE order_id = 5")
-    await claimed(stage, "settings")
+    await written(stage, "public.settings")
 
     said = await enforce()
     assert said.returncode == 1
@@ -74,25 +82,41 @@ async def test_it_says_what_would_be_refused_and_changes_nothing(
     assert any(line.startswith("order/5\t1\t") for line in lines)
     assert "public.settings (tables, the rule observes): ready" in lines
     assert said.stderr.startswith("Not ready, 1 of 2: public.shipments.\n")
-    assert "Ready by themselves: gateway enforce public.settings\n" in said.stderr
+    assert f"Ready by themselves: gateway enforce public.settings --config {file}\n" in said.stderr
     assert file.read_text() == TEXT.format(dsn=stage.gateway)
 
-    report = json.loads((await enforce("--json", "--check")).stdout)
-    assert report["missing"] == ["public.shipments"]
-    shipments, settings = sorted(report["rules"], key=lambda one: str(one["rule"]), reverse=True)
+    listed = map(json.loads, (await enforce("--json", "--check")).stdout.splitlines())
+    shipments, settings = sorted(listed, key=lambda one: str(one["rule"]), reverse=True)
     assert (shipments["answer"], shipments["guard"], shipments["observed"]) == ("not-ready", "observe", 1)
     assert [one["resource"] for one in shipments["resources"]] == ["order/5"]
-    assert (settings["answer"], settings["callers"], settings["writes"]) == ("ready", 1, 0)
+    assert (settings["answer"], settings["callers"], settings["writes"]) == ("ready", 0, 3)
+
+
+async def test_a_claim_is_evidence_for_a_table_with_a_guard_alone(stage: Stage, file: Path, enforce: Enforce) -> None:
+    """The gateway counts each write. So where it alone writes, a holder without a write has written nothing."""
+    await claimed(stage, "settings")
+    none = await enforce("public.settings")
+    assert none.returncode == 1
+    assert none.stdout == ("public.settings (tables, the rule observes): unknown\n  Nothing was written under it.\n\n")
+    assert file.read_text() == TEXT.format(dsn=stage.gateway)
+    await stage.install("settings", observe=True)
+    guarded = await enforce("public.settings", "--check")
+    assert guarded.returncode == 0
+    assert "public.settings (tables, rule and guard observe): ready" in guarded.stdout
 
 
 async def test_it_changes_the_file_and_the_guards(stage: Stage, app: Session, file: Path, enforce: Enforce) -> None:
     await stage.install("shipments", observe=True, watch=True)
     await app.execute("UPDATE shipments SET state = 'x' WHERE order_id = 5")
-    await claimed(stage, "settings")
+    await written(stage, "public.settings")
     one = await enforce("public.settings")
     assert (one.returncode, "public.settings enforces" in one.stderr) == (0, True), one.stderr
     assert "gateway reload --config" in one.stderr
     before = TEXT.format(dsn=stage.gateway)
+    assert file.read_text() == before[: before.rindex("observe")] + 'enforce"\n'
+
+    other = await enforce("--anyway", "--dsn", stage.gateway)
+    assert (other.returncode, "Name a role with --dsn that owns" in other.stderr) == (2, True), other.stderr
     assert file.read_text() == before[: before.rindex("observe")] + 'enforce"\n'
 
     anyway = await enforce("--anyway")
@@ -125,6 +149,10 @@ async def test_more_writers_than_are_shown_are_counted(stage: Stage, file: Path,
     assert "  43 of 43 callers on record would be refused:\n    token-required: 43 writers\n" in said
     assert said.count("\tjob\t") == 20
     assert "Of 43 writers and 43 resources, those with the most writes are shown." in said
+    words = ("enforce", "public.shipments", "--check", "--config", str(file))
+    shown = await asyncio.to_thread(called_in_a_terminal, *words)
+    assert max(map(len, shown)) <= 80, shown
+    assert "  43 of 43 callers on record would be refused:" in shown
 
 
 async def test_a_table_whose_guard_alone_observes_is_on_the_way_too(
@@ -152,11 +180,11 @@ async def test_a_write_of_the_gateway_that_would_be_refused_is_on_the_list(
 async def test_nothing_is_changed_that_the_file_does_not_say(
     stage: Stage, file: Path, enforce: Enforce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await claimed(stage, "settings")
+    await written(stage, "public.settings")
     unknown = await enforce("public.nothing")
     assert (unknown.returncode, unknown.stderr) == (
         2,
-        "gateway: public.nothing: no such rule observes. Observing: public.shipments, public.settings.\n",
+        "gateway: public.nothing: no such rule observes. Observing: public.settings, public.shipments.\n",
     )
     none = await enforce("public.shipments")
     assert (none.returncode, "Nothing was written under it" in none.stdout) == (1, True)
@@ -173,7 +201,6 @@ async def test_nothing_is_changed_that_the_file_does_not_say(
     assert (await enforce("public.settings")).returncode == 0
     assert file.is_symlink()
     assert real.read_text() == before[: before.rindex("observe")] + 'enforce"\n'
-    real.write_text(before)
     real.write_text(before.replace("public.shipments", "public.missing"))
     wrong = await enforce("public.settings", "--anyway")
     assert (wrong.returncode, "public.missing" in wrong.stderr) == (2, True)

@@ -121,6 +121,27 @@ def test_numbers_agree_between_pages(visit: Callable[..., Page], stage: Stage) -
         assert sum(one["count"] for one in told) == api.get("/v1/rejections").json()["total"]
 
 
+def test_a_barrier_of_a_zombie_is_counted_beside_its_writes(visit: Callable[..., Page], stage: Stage) -> None:
+    """A figure, and a bar, lead to a list of as many entries as they say."""
+    zombie(stage)
+    stage.put_on_record([story.rejection(stage.now, ORDER, 33, "worker-7", (34, "worker-9"), plane="api", rule=None)])
+    page = visit("/ui/")
+    tile = page.locator(".figures > div", has_text="Refused writes of zombies")
+    expect(tile).to_contain_text("and 1 of their requests that is no write")
+    assert figure(page, "Refused writes of zombies") == 9
+    tile.get_by_role("link").click()
+    assert status(page) == 9 + 1
+    page.go_back()
+    page.get_by_text("As a table").click()
+    rows = page.locator("figure details tbody tr", has=page.locator("td.count a[href*='enforced=true']"))
+    counts = [
+        int(re.sub(r"\D", "", count))
+        for count in rows.first.locator("td.count:has(a[href*='enforced='])").all_inner_texts()
+    ]
+    rows.first.locator("td.count a[href*='enforced=true']").first.click()
+    assert status(page) == sum(counts)
+
+
 def test_no_placeholder_is_ever_shown(visit: Callable[..., Page], stage: Stage) -> None:
     page = visit("/ui/")
 

@@ -211,7 +211,7 @@ def test_a_late_request_that_is_no_write_is_not_called_one() -> None:
             for plane in ("api", "tables")
         ]
     )
-    assert (counts.zombies, counts.others) == (1, 1)
+    assert (counts.zombies, counts.zombie_requests, counts.others) == (1, 1, 1)
 
 
 def test_more_incidents_than_are_named_are_counted_over_all() -> None:

@@ -96,15 +96,17 @@ def test_a_hundred_holders_are_summed_up(visit: Callable[..., Page], stage: Stag
            FROM generate_series(1, 100) AS i ORDER BY i"""
     )
     stage.sql(
-        """INSERT INTO fencing.intake (at, kind, resource, reason, enforced, epoch, value, holder, caller)
-           SELECT now() - make_interval(secs => 500 - i), 'rejection', 'busy', 'token-stale', true, 0, 40, 'job-40',
-               'worker'
+        """INSERT INTO fencing.intake (at, kind, plane, resource, reason, enforced, epoch, value, holder, caller)
+           SELECT now() - make_interval(secs => 500 - i), 'rejection', CASE WHEN i % 5 = 0 THEN 'api' ELSE 'tables' END,
+               'busy', 'token-stale', true, 0, 40, 'job-40', 'worker'
            FROM generate_series(1, 200) AS i ORDER BY i"""
     )
     page = visit("/ui/resource?name=busy")
     expect(page.locator(".rest").first).to_contain_text(
         re.compile(r"^9\d more holders are not drawn, none of them with")
     )
+    bars = page.locator(".timeline a.bar").evaluate_all("all => all.map(one => one.textContent + one.ariaLabel)")
+    assert any("other requests, 0 takeovers" in bar for bar in bars), bars
     expect(page.locator(".timeline .canvas .who", has_text="job-40")).to_have_count(1)
     expect(page.locator(".timeline .canvas .who", has_text="job-41")).to_have_count(1)
     assert page.locator(".timeline .canvas .who").count() <= 12

@@ -221,6 +221,10 @@ def observed(story: Story, seconds: float, who: Party) -> None:
     story.refuses(seconds, who, noted=True)
 
 
+def late_barrier(story: Story, seconds: float, who: Party) -> None:
+    story.refuses(seconds, who, requests=1)
+
+
 RAISES, REFUSES = Story.raises, Story.refuses
 TAKEN_OVER = ((RAISES, 0, A), (RAISES, 100, B))
 ONE_WRITE = (*TAKEN_OVER, (REFUSES, 112, A))
@@ -246,6 +250,10 @@ def forgets_takeovers(story: Story) -> None:
         (
             (*ONE_WRITE, (observed, 200, A)),
             "tried 2 more writes during the next 1 minute 40 seconds. 1 of 2 took effect, because the rule",
+        ),
+        (
+            (*ONE_WRITE, (REFUSES, 113, A), (late_barrier, 120, party(32, "writer-z"))),
+            "One other writer tried 1 more request that is no write. It was refused.",
         ),
         ((*TAKEN_OVER, (observed, 112, A)), "It took effect, because the rule only observes."),
         (NEW_EPOCH, "writer-a (token 33) was ruled out by a new epoch (token 1.0) at 12:01:40 and tried 1 more write"),

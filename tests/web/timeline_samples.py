@@ -40,10 +40,12 @@ class Story:
             self.takeovers.append(Takeover(at(seconds), kind, by, over, self.fence.raised_at))
         self.fence = Fence("r", by.token, by.holder, by.caller, at(seconds))
 
-    def refuses(self, seconds: float, who: Party, reason: str = "token-stale", *, noted: bool = False) -> None:
+    def refuses(
+        self, seconds: float, who: Party, reason: str = "token-stale", *, noted: bool = False, requests: int = 0
+    ) -> None:
         self.parties.setdefault(who.key, who)
         number = UUID(int=len(self.refusals))
-        self.refusals.append(Refusals(who.key, at(seconds), at(seconds), 1, int(noted), reason, number))
+        self.refusals.append(Refusals(who.key, at(seconds), at(seconds), 1, int(noted), reason, number, requests))
 
     def lease(self, seconds: float, kind: Kind, who: Party) -> None:
         self.parties.setdefault(who.key, who)
@@ -53,7 +55,11 @@ class Story:
         tallies = [_tally(party, self.refusals) for party in self.parties.values()]
         refused = [tally for tally in tallies if tally.refused]
         totals = Totals(
-            len(tallies), len(refused), sum(one.refused for one in refused), sum(one.noted for one in refused)
+            len(tallies),
+            len(refused),
+            sum(one.refused for one in refused),
+            sum(one.noted for one in refused),
+            sum(one.requests for one in refused),
         )
         return History(
             "r",
@@ -75,4 +81,5 @@ def _tally(who: Party, refusals: Sequence[Refusals]) -> Tally:
         sum(one.noted for one in own),
         min((one.first for one in own), default=None),
         max((one.last for one in own), default=None),
+        sum(one.requests for one in own),
     )

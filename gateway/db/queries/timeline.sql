@@ -52,7 +52,8 @@ WITH acting AS (
         count(*) OVER () AS parties,
         count(*) FILTER (WHERE refused > 0) OVER () AS zombies,
         (sum(refused) OVER ())::bigint AS refused_in_all,
-        (sum(noted) OVER ())::bigint AS noted_in_all
+        (sum(noted) OVER ())::bigint AS noted_in_all,
+        (sum(requests) OVER ())::bigint AS requests_in_all
     FROM parties
 ), overtakers AS (
     SELECT o.epoch, o.value
@@ -62,7 +63,8 @@ WITH acting AS (
     ) AS o
     WHERE z.refused > 0 AND z.by_refused <= $6
 )
-SELECT epoch, value, holder, caller, refused, noted, requests, first, last, met, parties, zombies, refused_in_all, noted_in_all
+SELECT epoch, value, holder, caller, refused, noted, requests, first, last, met, parties, zombies, refused_in_all, noted_in_all,
+    requests_in_all
 FROM ranked
 WHERE parties <= $5 OR (refused > 0 AND by_refused <= $6) OR by_token <= $7
    OR (epoch, value) IN (SELECT epoch, value FROM overtakers)
@@ -144,6 +146,7 @@ WHERE kind = 'guard-refused' AND at >= $1::timestamptz AND at <= coalesce($2::ti
 -- How much there was in each piece of $5 seconds.
 SELECT floor(date_part('epoch', at - $3::timestamptz) / $5::float8)::integer AS piece,
     count(*) FILTER (WHERE kind = 'rejection') AS refused,
+    count(*) FILTER (WHERE kind = 'rejection' AND plane = 'api') AS requests,
     count(*) FILTER (WHERE kind <> 'rejection') AS takeovers
 FROM fencing.entry
 WHERE resource = $1 AND position <= $2 AND at >= $3 AND at <= $4
