@@ -367,7 +367,7 @@ def _addresses(context: typer.Context, url: list[str], config: Path | None) -> l
 def open_database(
     config: ConfigPath = None,
     dsn: Annotated[
-        str | None, typer.Option(help="Where no gateway is configured: connect as this owner of the schema fencing.")
+        str | None, typer.Option(help="Connect as this owner of the schema fencing, if no gateway is configured.")
     ] = None,
     *,
     accept_loss: Annotated[

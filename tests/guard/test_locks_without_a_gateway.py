@@ -200,7 +200,7 @@ async def test_an_owner_accepts_no_loss_without_a_configuration(stage: Stage, tm
     ):
         wrong = await asyncio.to_thread(called, "open", "--dsn", stage.owner, *options)
         assert (wrong.returncode, said in wrong.stderr) == (2, True)
-    # What a gateway with a journal has acknowledged may be lost, and only its configuration can tell.
+    # A gateway with a journal may have acknowledged what is lost. Only its configuration can tell.
     await stage.execute("UPDATE fencing.opening SET mode = 'async', started = started - interval '1 second'")
     weaker = await asyncio.to_thread(called, "open", "--dsn", stage.owner)
     assert weaker.returncode != 0
