@@ -366,6 +366,9 @@ def _addresses(context: typer.Context, url: list[str], config: Path | None) -> l
 @application.command("open")
 def open_database(
     config: ConfigPath = None,
+    dsn: Annotated[
+        str | None, typer.Option(help="Connect as this owner of the schema fencing, if no gateway is configured.")
+    ] = None,
     *,
     accept_loss: Annotated[
         bool,
@@ -378,7 +381,18 @@ def open_database(
     Gateways do it by themselves, unless the journal or the database needs an operator (docs/journal.md). With
     --accept-loss it waits first, until no lost write to the object store can arrive any more. It says for how long.
     """
-    each(load(config), database, lambda part: _open(part, accept_loss=accept_loss))
+    settings = load(config, dsn)
+    alone = not settings.default.has_gateway
+    if dsn is not None and not alone:
+        advice = "Leave it out."
+        raise ConfigurationError("--dsn is for a database without a gateway, and one is configured.", advice=advice)
+    if accept_loss and alone:
+        # It could not wait for lost writes to the object store, and would take no notice of a journal.
+        raise ConfigurationError(
+            "--accept-loss: needs the configuration, which says what else may be lost.",
+            advice="Name it with --config. Without a gateway, a file with dsn of [postgres] is enough.",
+        )
+    each(settings, database, lambda part: _open(part, accept_loss=accept_loss))
 
 
 _COUNTED = timedelta(seconds=15)

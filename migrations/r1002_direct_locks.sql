@@ -145,3 +145,22 @@ BEGIN
     RETURN claimed.decision;
 END
 $function$;
+
+-- Raise an error unless the database was opened for its present run. A session is of one run, so each transaction
+-- compares once. Any session may set the setting that says so, as it may claim any token.
+CREATE OR REPLACE FUNCTION fencing.check_open_v1() RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
+BEGIN
+    IF current_setting('fencing.open', true) = 'yes' THEN
+        RETURN;
+    ELSIF NOT fencing.is_open_v1() THEN
+        RAISE EXCEPTION USING
+            ERRCODE = CASE WHEN current_setting('fencing.dialect', true) = 'postgrest' THEN 'PT503' ELSE 'FN503' END,
+            MESSAGE = 'The database was not opened for its present run: it may have lost fences.',
+            DETAIL = jsonb_build_object('code', 'database-closed')::text,
+            HINT = 'Retry: a running gateway opens it at once, and if not, gateway doctor says why. '
+                'Without a gateway, the operator runs: gateway open --dsn OWNER';
+    END IF;
+    PERFORM set_config('fencing.open', 'yes', true);
+END
+$function$;

@@ -10,6 +10,7 @@ names the holder. Sessions may also cache a sequence's numbers and hand them out
 
 import asyncio
 import json
+import logging
 import math
 import os
 import uuid
@@ -30,6 +31,11 @@ from gateway.fencing.token import Token
 if TYPE_CHECKING:
     import psycopg
     from psycopg.sql import Composed
+
+OPENING = 10.0
+"""Seconds for which an acquire is tried again on a closed database: a gateway opens it at once, if there is one."""
+
+_LOG = logging.getLogger("gateway.client")
 
 # The server's messages for a refused login; libpq passes on only the sentence.
 _NOT_LET_IN: Final = ("authentication failed", "no pg_hba.conf entry", "does not exist", "permission denied")
@@ -200,7 +206,9 @@ class DatabaseLeases(_Locks[LeaseHandle]):
 
     async def _take(self, attempt: Attempt[LeaseHandle]) -> Held | NotAcquired:
         left = attempt.give_up - self._clock()
-        retries = Retries(min(max(left, SHORTEST_TIMEOUT), LONGEST_TIMEOUT))
+        patience = min(max(left, SHORTEST_TIMEOUT), LONGEST_TIMEOUT)
+        retries, opening = Retries(patience), Retries(min(patience, OPENING))
+        told = False
         resource, holder = attempt.resource, attempt.holder
         attempt.handle = handle = attempt.handle or LeaseHandle(resource, holder, uuid.uuid4().hex)
         while True:
@@ -210,7 +218,10 @@ class DatabaseLeases(_Locks[LeaseHandle]):
                 row = await whole(self._run(_ASK, resource=resource, holder=holder, **values))
                 break
             except Unavailable as error:
-                await retries.pause(error)
+                await (opening if error.code == DatabaseClosed.code else retries).pause(error)
+                if not told:
+                    _LOG.warning("Waiting for %s: %s", resource, error)
+                    told = True
         assert row is not None
         outcome, lease, issued, expires_in, held_by = row
         if outcome == "granted":
@@ -269,7 +280,7 @@ class DatabaseLeases(_Locks[LeaseHandle]):
         code = facts.pop("code", "")
         if error.sqlstate == "FN503":
             if code == DatabaseClosed.code:
-                hint = "A running gateway opens it. Without one, the operator runs: gateway open (docs/sdk.md)."
+                hint = "A running gateway opens it. Without one, the operator runs: gateway open --dsn OWNER."
             return Unavailable(message, advice=hint, code=code, facts=facts)
         return make(int((error.sqlstate or "")[2:]), code, message, hint, facts)
 

@@ -132,11 +132,14 @@ ConfigPath = Annotated[
 ]
 
 
-def load(config: Path | None) -> "Config":
-    """Read the configuration that ``--config`` names. Raises ``ConfigurationError``."""
+def load(config: Path | None, dsn: str | None = None) -> "Config":
+    """Read the configuration that ``--config`` names. Raises ``ConfigurationError``.
+
+    ``dsn``: of the operator's session, which is enough where no gateway is configured.
+    """
     from gateway import config as configuration  # noqa: PLC0415 - help needs no settings
 
-    return configuration.load(config)
+    return configuration.load(config, dsn)
 
 
 def places(config: Path | None) -> "Places":
@@ -414,9 +417,9 @@ def the_one(settings: "Config", name: str | None, why: str) -> "DatabaseConfig":
     return found[0]
 
 
-def of_table(config: Path | None, table: str) -> "DatabaseConfig":
+def of_table(config: Path | None, table: str, dsn: str | None) -> "DatabaseConfig":
     """Return the configuration of the database that has a table, ``schema.table``. Without a schema: the default."""
-    settings = load(config)
+    settings = load(config, dsn)
     if "." not in table:
         return settings.default
     schema = table.partition(".")[0]

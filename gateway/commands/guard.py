@@ -31,7 +31,8 @@ def install_guard(
     config: ConfigPath = None,
     dsn: InstallingDsn = None,
     gateway_role: Annotated[
-        str | None, typer.Option(help="The role of the gateway, whose sessions pass, instead of that of postgres.dsn.")
+        str | None,
+        typer.Option(help="The gateway's role, whose sessions pass. The default is that of postgres.dsn, or none."),
     ] = None,
     grants: Granted = None,
     *,
@@ -43,7 +44,7 @@ def install_guard(
     from gateway.guard import installation as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
 
     wanted = guards.GuardRequest(table, observe, gateway_role, dsn, tuple(grants or ()), watch)
-    prepared = asyncio.run((guards.prepare if print_only else guards.install)(of_table(config, table), wanted))
+    prepared = asyncio.run((guards.prepare if print_only else guards.install)(of_table(config, table, dsn), wanted))
     if print_only:
         typer.echo(f"BEGIN;\n{prepared.script}\nCOMMIT;")
     else:
@@ -57,7 +58,7 @@ def stamp_rows(table: GuardedTable, config: ConfigPath = None, dsn: InstallingDs
     """Accept the rows of a watched table as they are now, after a restore or a resolved finding."""
     from gateway.guard import installation as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
 
-    asyncio.run(guards.take_stamps(of_table(config, table), table, dsn))
+    asyncio.run(guards.take_stamps(of_table(config, table, dsn), table, dsn))
     typer.echo(f"{table}: its rows have new stamps")
 
 
@@ -66,20 +67,26 @@ def remove_guard(table: GuardedTable, config: ConfigPath = None, dsn: Installing
     """Remove the guard of a table."""
     from gateway.guard import installation as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
 
-    removed = asyncio.run(guards.remove(of_table(config, table), table, dsn))
+    removed = asyncio.run(guards.remove(of_table(config, table, dsn), table, dsn))
     typer.echo(f"{table}: {'the guard is removed' if removed else 'there is no guard'}")
 
 
 @guard.command("show")
-def show_guards(config: ConfigPath = None, database: DatabaseName = None, *, as_json: ReportAsJson = False) -> None:
+def show_guards(
+    config: ConfigPath = None,
+    dsn: InstallingDsn = None,
+    database: DatabaseName = None,
+    *,
+    as_json: ReportAsJson = False,
+) -> None:
     """List guards, and check each against the rule of its table. Exit code 1: one does not match."""
     from gateway.guard import installation as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
 
     def act(part: "DatabaseConfig") -> None:
-        report = DoctorReport((ReportSection("guards", tuple(asyncio.run(guards.examine_guards(part)))),))
+        report = DoctorReport((ReportSection("guards", tuple(asyncio.run(guards.examine_guards(part, dsn)))),))
         print_report(report, as_json=as_json)
 
-    each(load(config), database, act, alone="--json is about one database" if as_json else None)
+    each(load(config, dsn), database, act, alone="--json is about one database" if as_json else None)
 
 
 @guard.command("pack")

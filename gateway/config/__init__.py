@@ -12,12 +12,13 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from pydantic import BaseModel, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -29,6 +30,7 @@ from gateway.config.consistency import problems
 from gateway.config.databases import DatabaseConfig, Shared, split
 from gateway.config.explanations import Places, explain, nearest
 from gateway.config.sections import (
+    FROM_FILE,
     DatabaseEntry,
     Journal,
     Limits,
@@ -39,6 +41,11 @@ from gateway.config.sections import (
 )
 from gateway.errors import ConfigurationError
 from gateway.fencing.ownership import Domain
+
+V = TypeVar("V", bound=str | None)
+
+_ADDRESS: Final = "GATEWAY_POSTGRES"
+"""The variable of the section [postgres], as JSON. ``gateway run`` has the address of a database in it."""
 
 
 class _Written(BaseModel):
@@ -64,11 +71,12 @@ class Config(Shared, _Written, BaseSettings):
     )
 
     _limits: Limits = PrivateAttr(default_factory=Limits)
+    _has_gateway: bool = PrivateAttr(default=True)
 
     @property
     def parts(self) -> tuple[DatabaseConfig, ...]:
         """Return a configuration for each database alone, in their order."""
-        return split(self, self._limits)
+        return split(self, self._limits, has_gateway=self._has_gateway)
 
     @property
     def default(self) -> DatabaseConfig:
@@ -104,7 +112,7 @@ SHORTEST = 8
 def places(path: Path | None) -> Places:
     """Return the places of a configuration, for messages. Raises ``ConfigurationError`` if the file is not TOML."""
     if path is None:
-        return Places("the environment", "", {}, os.environ)  # noqa: TID251 - this package reads it
+        return Places("the environment", "", {}, _variables())
     try:
         # With the ends of its lines as they are, so that a changed file keeps them.
         text = path.read_bytes().decode()
@@ -121,7 +129,7 @@ def places(path: Path | None) -> Places:
         raise ConfigurationError(f"{path}: not text in UTF-8.", advice="Save it as UTF-8.") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(_not_toml(path, str(error)), advice="Correct this line.") from error
-    return Places(str(path), text, values, os.environ)  # noqa: TID251 - the same
+    return Places(str(path), text, values, _variables())
 
 
 def _not_toml(path: Path, said: str) -> str:
@@ -153,19 +161,23 @@ def _reading(sources: Callable[[type[BaseSettings], _Source], tuple[_Source, ...
     return FromSources
 
 
-def load(path: Path | None) -> Config:
+def load(path: Path | None, dsn: str | None = None) -> Config:
     """Read the configuration. Without ``path`` all of it comes from the environment.
+
+    ``dsn``: an operator's, of the database where no gateway has one. The result has no gateway then.
 
     Raises ``ConfigurationError``, which names the file, the line and the entry of each problem.
     """
-    known = places(path)
+    known, alone = places(path), False
 
     def sources(model: type[BaseSettings], _: _Source) -> tuple[_Source, ...]:
         environment = _environment(model)
-        return (environment,) if path is None else (environment, TomlConfigSettingsSource(model, path))
+        given = (environment,) if path is None else (environment, TomlConfigSettingsSource(model, path))
+        return (*given, InitSettingsSource(model, {"postgres": {"dsn": dsn}})) if alone else given
 
     _check_variables()
     try:
+        alone = dsn is not None and not _has_database(known)
         config = _reading(sources)()
     except SettingsError as error:
         field = re.search(r'field "(\w+)"', str(error))
@@ -176,10 +188,14 @@ def load(path: Path | None) -> Config:
     except ValidationError as error:
         # A forgotten --config is more likely than a configuration in the environment.
         more = "; or name a file with --config" if path is None else ""
+        if error.errors()[0]["loc"] == () and _is_address(os.environ.get(_ADDRESS)):  # noqa: TID251 - this package reads it
+            more += f"; {_ADDRESS} is for gateway run"
         raise ConfigurationError(explain(error, Config, known) + more) from None
     _check_secrets(config, known)
     # Two configurations are equal only if they are of one class, and only those of a known class travel to workers.
-    return Config.model_construct(config.model_fields_set, **dict(config))
+    made = Config.model_construct(config.model_fields_set, **dict(config))
+    made._has_gateway = not alone  # noqa: SLF001 - it is of this module
+    return made
 
 
 def of(values: Mapping[str, Any], source: str) -> Config:
@@ -208,12 +224,29 @@ def former_keys(path: Path | None) -> list[str]:
 def _environment(settings: type[BaseSettings]) -> EnvSettingsSource:
     """Return the source of the environment. ``GATEWAY_POSTGRES`` of ``gateway run`` is an address, and no section."""
     source = EnvSettingsSource(settings)
-    source.env_vars = {
-        name: value
-        for name, value in source.env_vars.items()
-        if name != "gateway_postgres" or (value or "").lstrip().startswith("{")
-    }
+    source.env_vars = _without_address(source.env_vars)
     return source
+
+
+def _variables() -> dict[str, str]:
+    return _without_address(os.environ)  # noqa: TID251 - this package reads it
+
+
+def _without_address(variables: Mapping[str, V]) -> dict[str, V]:
+    return {name: value for name, value in variables.items() if name.upper() != _ADDRESS or not _is_address(value)}
+
+
+def _is_address(value: str | None) -> bool:
+    return value is not None and not value.lstrip().startswith("{")
+
+
+def _has_database(known: Places) -> bool:
+    """Return whether a configuration says where its database is, or its databases are."""
+    for values in (known.values, _environment(Config)()):
+        section = values.get("postgres")
+        if "databases" in values or (isinstance(section, Mapping) and {"dsn", "dsn" + FROM_FILE} & section.keys()):
+            return True
+    return False
 
 
 def _check_variables() -> None:

@@ -67,6 +67,8 @@ class DatabaseConfig(Shared):
     """The names of this database; None if it is the only one."""
     other_schemas: frozenset[str] = frozenset()
     other_buckets: frozenset[str] = frozenset()
+    has_gateway: bool = True
+    """False if ``postgres.dsn`` is that of an operator, because no gateway is configured."""
     moved: dict[Place, Place] = {}
 
     @property
@@ -79,12 +81,12 @@ class DatabaseConfig(Shared):
         return _PlacesAlone(whole, self.moved) if self.moved else whole
 
 
-def split(config: "Config", limits: Limits) -> tuple[DatabaseConfig, ...]:
+def split(config: "Config", limits: Limits, *, has_gateway: bool = True) -> tuple[DatabaseConfig, ...]:
     """Return a configuration for each database alone, in their order; one for the only database."""
     shared: dict[str, Any] = {name: getattr(config, name) for name in Shared.model_fields} | {"limits": limits}
     if config.postgres is not None:
         own: dict[str, Any] = {name: getattr(config, name) for name in ("postgres", "s3", "journal")}
-        return (DatabaseConfig.model_construct(**shared, **own, key_rules=config.objects),)
+        return (DatabaseConfig.model_construct(**shared, **own, key_rules=config.objects, has_gateway=has_gateway),)
     stores = {one.name: (number, one) for number, one in enumerate(config.stores)}
     domains = config.domains
     ownership = Ownership(domains)

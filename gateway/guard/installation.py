@@ -27,7 +27,7 @@ from gateway.wiring import table_rules
 
 async def examine(config: DatabaseConfig, database: Database) -> list[Check]:
     """Which exposed tables have a guard, and what is wrong with it; one check for those without."""
-    gateway = await guards.read_own_role(database)
+    gateway = await _own_role(config)
     snapshot = Snapshot.from_rows(await catalog.relations(database, config.postgres.schemas))
     found = await guards.list_guards(database, config.postgres.schemas)
     covered = {(one.schema, one.table) for one in found}
@@ -58,7 +58,7 @@ async def judging(config: DatabaseConfig, database: Database) -> frozenset[tuple
     return frozenset(sound).union(*(snapshot.tables[name].children for name in sound))
 
 
-def _examined(config: DatabaseConfig, snapshot: Snapshot, found: InstalledGuard, gateway: Role) -> Check:
+def _examined(config: DatabaseConfig, snapshot: Snapshot, found: InstalledGuard, gateway: Role | None) -> Check:
     name = f"guard on {found.schema}.{found.table}"
     mode, _, role, template, *_ = found.arguments
     watches = WATCH in found.arguments[5:]
@@ -66,7 +66,7 @@ def _examined(config: DatabaseConfig, snapshot: Snapshot, found: InstalledGuard,
     if objections:
         return problem(name, "; ".join(objections), f"Run gateway guard install {found.schema}.{found.table}.")
     watched = ", and what changes without it is found" if watches else ""
-    detail = f"rows are {template}; the role {role} is let through; what it refuses goes on record{watched}"
+    detail = f"rows are {template}; {_let_through(role)}; what it refuses goes on record{watched}"
     if mode == Enforcement.OBSERVE:
         return warning(
             name,
@@ -76,14 +76,15 @@ def _examined(config: DatabaseConfig, snapshot: Snapshot, found: InstalledGuard,
     return ok(name, detail)
 
 
-def _objections(config: DatabaseConfig, snapshot: Snapshot, found: InstalledGuard, gateway: Role) -> list[str]:
+def _objections(config: DatabaseConfig, snapshot: Snapshot, found: InstalledGuard, gateway: Role | None) -> list[str]:
     role = found.arguments[2]
     rules, default = table_rules(config)
     rule = rules.get(f"{found.schema}.{found.table}", default)
     table = snapshot.tables[found.schema, found.table]
     objections = [*_misfits(table, rule, found), *(f"missing or switched off: {one}" for one in found.missing)]
-    if role != gateway.name:
-        objections.append(f"it lets the role {role} through, and the gateway is {gateway.name}")
+    if gateway is not None and role != gateway.name:
+        passing = f"the role {role}" if role else "no gateway"
+        objections.append(f"it lets {passing} through, and the gateway is {gateway.name}")
     return objections
 
 
@@ -106,13 +107,16 @@ def _misfits(table: Table, rule: Rule, found: InstalledGuard) -> Iterable[str]:
 REVISION = "r1002"
 """The revision of the fencing schema that the scripts of a guard call."""
 
+NO_GATEWAY = ""
+"""The role of a guard that lets no gateway through: no session logs in by this name."""
+
 _REFUSED = "42501"
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 
 
 @dataclass(frozen=True, slots=True)
 class GuardRequest:
-    """The operator's request. ``role`` is the gateway's role, None for the one of postgres.dsn.
+    """The operator's request. ``role`` is the gateway's role, None for the one of postgres.dsn, if it is a gateway's.
 
     ``dsn`` is the installing session, None for the gateway's; ``grants`` are roles that may acquire locks and claim
     tokens. ``watch``: keep a stamp for each row, to find changes that the guard has not seen.
@@ -140,7 +144,11 @@ class PreparedGuard:
         mode, _, role, template, table, *_ = self.guard.arguments
         does = "is put on record" if mode == Enforcement.OBSERVE else "is refused"
         guards = "; its rows are watched" if self.guard.watches else ""
-        return f"{table}: who writes {template} without holding it {does}; the role {role} is let through{guards}"
+        return f"{table}: who writes {template} without holding it {does}; {_let_through(role)}{guards}"
+
+
+def _let_through(role: str) -> str:
+    return f"the role {role} is let through" if role else "no gateway is let through"
 
 
 async def prepare(config: DatabaseConfig, wanted: GuardRequest) -> PreparedGuard:
@@ -154,7 +162,7 @@ async def prepare(config: DatabaseConfig, wanted: GuardRequest) -> PreparedGuard
         table, relation = await _table(database, schema_name, name)
         role = await _gateway_role(config, database, wanted.role, relation)
         for granted in wanted.grants:
-            await _role(database, granted)
+            _check_apart(await _role(database, granted), role)
         rules, default = table_rules(config)
         rule = rules.get(f"{schema_name}.{name}", default)
         mode = Enforcement.OBSERVE if wanted.observe else rule.mode
@@ -162,7 +170,7 @@ async def prepare(config: DatabaseConfig, wanted: GuardRequest) -> PreparedGuard
         by_statement = relation.stands_alone and not wanted.watch
         named = naming(table, rule)
         _check_stored(named, relation)
-        guard = Guard(named, mode, rule.equal, role.name, wanted.watch, by_statement)
+        guard = Guard(named, mode, rule.equal, role.name if role else NO_GATEWAY, wanted.watch, by_statement)
         outdated = [function for function in relation.functions if function != guard.function]
         script = guard_script.install(guard, relation.relations, outdated)
         granting = [guard_script.grants(granted) for granted in wanted.grants]
@@ -187,7 +195,7 @@ async def install_again(config: DatabaseConfig, table: str, dsn: str, *, only_ch
     if not found:
         raise ConfigurationError(f"{table}: there is no guard.", advice="Install it with gateway guard install.")
     _, _, role, _, *rest = found[0].arguments
-    wanted = GuardRequest(table, role=role, dsn=dsn, watch=WATCH in rest[1:])
+    wanted = GuardRequest(table, role=role or None, dsn=dsn, watch=WATCH in rest[1:])
     return await (prepare if only_check else install)(config, wanted)
 
 
@@ -224,10 +232,10 @@ async def remove(config: DatabaseConfig, table: str, dsn: str | None) -> bool:
     return relation.guarded
 
 
-async def examine_guards(config: DatabaseConfig) -> list[Check]:
+async def examine_guards(config: DatabaseConfig, dsn: str | None = None) -> list[Check]:
     """Which tables have a guard, and whether it fits. Raises ``ConfigurationError`` without the schema for guards."""
-    async with _database(config, None) as database:
-        await _check_schema(config, None)
+    async with _database(config, dsn) as database:
+        await _check_schema(config, dsn)
         return await examine(config, database)
 
 
@@ -303,12 +311,23 @@ def _check_watchable(wanted: GuardRequest, relation: GuardTarget) -> None:
         )
 
 
-async def _gateway_role(config: DatabaseConfig, database: Database, named: str | None, relation: GuardTarget) -> Role:
-    """Return the role whose sessions pass: the one of postgres.dsn, unless another one is named."""
+async def _own_role(config: DatabaseConfig) -> Role | None:
+    """Return the role of the gateway; None without a gateway."""
+    if not config.has_gateway:
+        return None
+    async with _database(config, None) as own:
+        return await guards.read_own_role(own)
+
+
+async def _gateway_role(
+    config: DatabaseConfig, database: Database, named: str | None, relation: GuardTarget
+) -> Role | None:
+    """Return the role whose sessions pass: the gateway's own, unless another one is named. None: there is none."""
     if named is not None:
         return await _role(database, named)
-    async with _database(config, None) as own:
-        role = await guards.read_own_role(own)
+    role = await _own_role(config)
+    if role is None:
+        return None
     if role.superuser or role.name == relation.owner:
         standing = "a superuser" if role.superuser else "the owner of the table"
         raise ConfigurationError(
@@ -318,6 +337,14 @@ async def _gateway_role(config: DatabaseConfig, database: Database, named: str |
     return role
 
 
+def _check_apart(granted: Role, gateway: Role | None) -> None:
+    if gateway is not None and granted.name == gateway.name:
+        raise ConfigurationError(
+            f"The guard lets the gateway's role {granted.name} through: it would check none of its writes.",
+            advice="Give the gateway a role of its own, in postgres.dsn or with --gateway-role.",
+        )
+
+
 async def _role(database: Database, name: str) -> Role:
     found = await guards.find_role(database, name)
     if found is None:
@@ -325,8 +352,10 @@ async def _role(database: Database, name: str) -> Role:
     return found
 
 
-def _notes(guard: Guard, relation: GuardTarget, role: Role, granted: Sequence[str]) -> Iterable[str]:
-    if role.superuser or role.name == relation.owner:
+def _notes(guard: Guard, relation: GuardTarget, role: Role | None, granted: Sequence[str]) -> Iterable[str]:
+    if role is None:
+        yield "When you add a gateway, install the guard again with its configuration, or with --gateway-role."
+    elif role.superuser or role.name == relation.owner:
         yield (
             f"Any session that logs in as {role.name} is let through and can drop the guard. "
             "Give the gateway a role of its own, without that right."

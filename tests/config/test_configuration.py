@@ -89,6 +89,23 @@ def test_the_address_of_gateway_run_is_no_section(file: Path, monkeypatch: pytes
     assert load(file).default.postgres.dsn.get_secret_value() == "postgresql://elsewhere/app"
 
 
+def test_an_operators_address_is_enough_where_none_is_configured(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, dsn in (
+        ("", "postgresql://owner@/shop"),
+        ('[postgres]\nschemas = ["shop"]\n', "postgresql://owner@/shop"),
+        ('[postgres]\ndsn = "postgresql://gateway@/shop"\n', "postgresql://gateway@/shop"),
+    ):
+        file.write_text(text)
+        found = load(file, "postgresql://owner@/shop").default
+        assert (found.postgres.dsn.get_secret_value(), found.has_gateway) == (dsn, "gateway" in dsn)
+    monkeypatch.setenv("GATEWAY_POSTGRES", "postgresql://app@localhost/shop")
+    assert not load(None, "postgresql://owner@/shop").default.has_gateway
+    with pytest.raises(ConfigurationError) as missing:
+        load(None)
+    assert missing.value.message.startswith("the environment: [postgres]: the section is missing")
+    assert missing.value.message.endswith("; GATEWAY_POSTGRES is for gateway run")
+
+
 def test_the_environment_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_POSTGRES__DSN", "postgresql://db/app")
     monkeypatch.setenv("GATEWAY_CALLERS", '[{"name": "worker", "api_key": "worker-key"}]')

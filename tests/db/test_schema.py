@@ -213,6 +213,7 @@ ALLOWED: dict[str, str] = {
     ),
     "function fencing.refuse_v1(text,text,text,text,fencing.fence,text) is another one": _SAME_REFUSALS,
     "function fencing.hold(text,text,text,boolean) is another one": "it does the same, and a raise survives a crash",
+    "function fencing.check_open_v1() is another one": "it does the same, and its hint names gateway open",
 }
 """Findings that harm no older gateway all the same, and why: a repaired function, say."""
 

@@ -175,6 +175,15 @@ async def test_a_gateway_that_could_not_be_told_apart_is_refused_unless_it_is_na
     assert f"Any session that logs in as {stage.gateway_role} is let through and can drop the guard" in done.stderr
 
 
+async def test_the_gateways_own_role_gets_no_grant(stage: Stage, command: Command) -> None:
+    """The guard would let its writes through without a token."""
+    for arguments in ((stage.gateway_role,), (stage.app_role, "--gateway-role", stage.app_role)):
+        done = await command("install", "shipments", "--dsn", stage.owner, "--grants", *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "Give the gateway a role of its own" in done.stderr
+    assert await stage.rows(TRIGGERS) == [(0,)]
+
+
 async def test_who_may_not_install_it_is_told_so(stage: Stage, command: Command) -> None:
     for dsn, said in ((stage.gateway, "The database refuses: "), (stage.app, "")):
         done = await command("install", "shipments", "--dsn", dsn)

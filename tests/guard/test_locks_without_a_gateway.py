@@ -7,6 +7,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import asyncpg
@@ -23,11 +24,15 @@ from gateway.client.postgres import DatabaseLeases
 from gateway.client.sqlalchemy import fenced
 from gateway.db import rights
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.findings import CheckStatus
+from gateway.guard import installation as guards
 from tests import ROOT
 from tests.guard.stage import Session, Stage, hold, refused, session
 from tests.poolers import pgbouncer
 from tests.postgres import Server
 from tests.postgres_relay import Relay, relay
+from tests.processes import called
+from tests.releases import write_toml
 from tests.running import API_KEY, running
 from tests.tiers import first
 from tests.waiting import PATIENCE, waiting
@@ -152,6 +157,56 @@ async def test_a_gateway_is_added_and_the_job_stays_as_it_is(guarded: Stage, ori
     assert len(await guarded.rows(kinds)) == 8, "each lock and its release are on record"
 
 
+PREPARATION = re.compile(r"^<!-- run: prepare -->\n```sh\npip [^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.thorough
+async def test_the_owner_prepares_a_database_without_a_gateway(stage: Stage, tmp_path: Path) -> None:
+    (code,) = PREPARATION.findall((ROOT / "docs/sdk.md").read_text())
+    code = code.replace("postgresql://owner@localhost/shop", f"'{stage.owner}'").replace(
+        "--grants app", "--grants $APP"
+    )
+    await stage.execute("UPDATE fencing.opening SET started = started - interval '1 second'")
+    more = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "APP": stage.app_role}
+    done = await asyncio.to_thread(
+        subprocess.run, ["bash", "-euc", code], cwd=tmp_path, env=without_gateway(more), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("writes order/{order_id} without holding it is refused; no gateway is let through\n")
+    assert "When you add a gateway, install the guard again" in done.stderr
+    for dsn in (stage.app, stage.gateway, stage.owner):
+        async with session(dsn) as opened, refused("FN428"):
+            await opened.execute("UPDATE shipments SET state = 'late'")
+    await job(stage.app, stage.app, "sent")
+    assert await states(stage) == {"sent"}
+    rules = str(tmp_path / "rules.toml")
+    shown = await asyncio.to_thread(called, "guard", "show", "--dsn", stage.owner, "--config", rules)
+    assert (shown.returncode, "rows are order/{order_id}; no gateway is let through" in shown.stdout) == (0, True)
+    # A gateway that is added is told what to do, and then let through.
+    (check, *_) = await guards.examine_guards(stage.config().default)
+    assert "it lets no gateway through, and the gateway is" in check.detail
+    await stage.install("shipments")
+    (check, *_) = await guards.examine_guards(stage.config().default)
+    assert check.status is CheckStatus.OK
+    removed = await asyncio.to_thread(called, "guard", "remove", "shipments", "--dsn", stage.owner)
+    assert removed.stdout == "shipments: the guard is removed\n"
+
+
+async def test_an_owner_accepts_no_loss_without_a_configuration(stage: Stage, tmp_path: Path) -> None:
+    configured = write_toml(tmp_path / "gateway.toml", {"postgres": {"dsn": stage.gateway}})
+    for options, said in (
+        (("--accept-loss",), "--accept-loss: needs the configuration"),
+        (("--config", configured), "--dsn is for a database without a gateway"),
+    ):
+        wrong = await asyncio.to_thread(called, "open", "--dsn", stage.owner, *options)
+        assert (wrong.returncode, said in wrong.stderr) == (2, True)
+    # A gateway with a journal may have acknowledged what is lost. Only its configuration can tell.
+    await stage.execute("UPDATE fencing.opening SET mode = 'async', started = started - interval '1 second'")
+    weaker = await asyncio.to_thread(called, "open", "--dsn", stage.owner)
+    assert weaker.returncode != 0
+    assert "promises less" in weaker.stderr
+
+
 SNIPPET = re.compile(r"^<!-- run: database -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -166,8 +221,11 @@ async def test_the_job_of_the_documentation_is_that_job(guarded: Stage, origin: 
 
 
 def run_program(code: str, more: dict[str, str]) -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
-    subprocess.run([sys.executable, "-W", "error", "-c", code], env={**kept, **more}, timeout=PATIENCE, check=True)
+    subprocess.run([sys.executable, "-W", "error", "-c", code], env=without_gateway(more), timeout=PATIENCE, check=True)
+
+
+def without_gateway(more: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")} | more
 
 
 async def test_holders_of_both_ways_exclude_each_other_and_wait_in_one_queue(guarded: Stage, origin: str) -> None:
@@ -491,16 +549,26 @@ async def test_without_the_right_the_error_names_the_command_that_gives_it(stage
 
 
 @pytest.mark.thorough
-async def test_a_database_that_was_not_opened_gives_no_lock(guarded: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_database_that_was_not_opened_gives_no_lock(
+    guarded: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(postgres, "SHORTEST_TIMEOUT", 0.1)
+    monkeypatch.setattr(postgres, "OPENING", 2.0)
     await guarded.execute("UPDATE fencing.opening SET started = started - interval '1 second'")
     async with FencedClient(guarded.app) as client:
         with pytest.raises(Unavailable, match="the operator runs: gateway open") as closed:
             await client.lock("order/5", wait=0).__aenter__()
         assert closed.value.code == "database-closed"
-        async with session(guarded.app) as app, refused("FN503"):
+        caplog.clear()
+        with pytest.raises(Unavailable, match="gateway open --dsn OWNER"):
+            await client.lock("order/5").__aenter__()
+        assert [line.partition(".")[0] for line in caplog.messages] == [
+            "Waiting for order/5: The database was not opened for its present run: it may have lost fences"
+        ]
+        async with session(guarded.app) as app, refused("FN503") as refusal:
             # The next in the queue would get a token that may be one of those that were lost.
             await app.execute("SELECT fencing.release('order/5', 'ann', 'one')")
+        assert "gateway open --dsn OWNER" in refusal.hint
         settings = guarded.config(postgres={"dsn": guarded.owner}).default
         await app_module.open_database(settings)
         async with client.lock("order/5", wait=0) as before:

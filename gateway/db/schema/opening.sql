@@ -83,7 +83,8 @@ BEGIN
             ERRCODE = CASE WHEN current_setting('fencing.dialect', true) = 'postgrest' THEN 'PT503' ELSE 'FN503' END,
             MESSAGE = 'The database was not opened for its present run: it may have lost fences.',
             DETAIL = jsonb_build_object('code', 'database-closed')::text,
-            HINT = 'Retry: a running gateway opens it at once. If none does, gateway doctor says why.';
+            HINT = 'Retry: a running gateway opens it at once, and if not, gateway doctor says why. '
+                'Without a gateway, the operator runs: gateway open --dsn OWNER';
     END IF;
     PERFORM set_config('fencing.open', 'yes', true);
 END
