@@ -97,6 +97,9 @@ class Config(Shared, _Written, BaseSettings):
         return self
 
 
+USUAL_FILE = "gateway.toml"
+"""The file that ``gateway init`` writes if no other is named. No command reads it unasked."""
+
 SHORTEST = 8
 """Characters of the shortest secret of a caller. A shorter one can be found by trying."""
 
@@ -174,9 +177,14 @@ def load(path: Path | None) -> Config:
             f"the environment, {variable}: must be JSON.", advice="Correct the variable."
         ) from None
     except ValidationError as error:
-        # A forgotten --config is more likely than a configuration in the environment.
-        more = "; or name a file with --config" if path is None else ""
-        raise ConfigurationError(explain(error, Config, known) + more) from None
+        problem = explain(error, Config, known)
+        if path is None:
+            # A forgotten --config is more likely than a configuration in the environment.
+            if Path(USUAL_FILE).is_file():
+                advice = f"Or name the file that is here: --config {USUAL_FILE}."
+                raise ConfigurationError(f"{problem}.", advice=advice) from None
+            problem += "; or name a file with --config"
+        raise ConfigurationError(problem) from None
     _check_secrets(config, known)
     # Two configurations are equal only if they are of one class, and only those of a known class travel to workers.
     return Config.model_construct(config.model_fields_set, **dict(config))

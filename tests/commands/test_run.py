@@ -597,7 +597,10 @@ def test_who_does_not_leave_is_killed_after_the_grace(gateway: Gateway, lock: st
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("own", "code", "said"), [(0, 0, "succeeded all the same"), (5, 79, "failed with 5")])
+@pytest.mark.parametrize(
+    ("own", "code", "said"),
+    [(0, 0, "succeeded. Writes that were answered with success stay."), (5, 79, "failed with 5")],
+)
 def test_a_command_that_ends_while_its_lock_is_lost(
     gateway: Gateway, lock: str, own: int, code: int, said: str
 ) -> None:
