@@ -158,6 +158,10 @@ async def acting_roles(database: Database, roles: Sequence[str]) -> list[ActingR
     return [ActingRole(**row) for row in await database.fetch(_SQL["acting_roles"], list(roles))]
 
 
+USAGE = "USAGE on the schema fencing"
+"""The right without which no other one counts, as ``missing`` names it."""
+
+
 async def missing(database: Database) -> list[str]:
     """Return the privileges that this session's role lacks on the schema, such as "INSERT on fencing.fence"."""
     rows = await database.fetch(_SQL["missing"], *_needed(), list(FUNCTIONS))

@@ -295,6 +295,8 @@ async def _of_schema(visit: _Visit) -> Sequence[Check]:
     database, server = visit.database, visit.connected
     missing = await rights.missing(database)
     if missing:
+        if rights.USAGE not in missing:
+            visit.answered.add("schema")
         advice = GRANT.format(server.role)
         fixes = tuple(rights.fix(privilege, server.role) for privilege in missing)
         return [Check("schema", CheckStatus.PROBLEM, f"the role lacks {first_few(missing)}", advice, fixes)]

@@ -184,7 +184,7 @@ def test_a_missing_role_is_told_how_to_be_created(dsn: str) -> None:
 
 
 def test_without_the_schema_or_rights_on_it_one_line_says_what_to_do(tmp_path: Path, empty_dsn: str) -> None:
-    """What needs the schema is not tried: it would fail for the same reason."""
+    """Checks that need the schema would fail for the same reason, and are not tried."""
     config = write(tmp_path / "gateway.toml", empty_dsn)
 
     def problems() -> list[str]:
