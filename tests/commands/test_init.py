@@ -105,6 +105,7 @@ def test_its_file_is_enough_to_migrate_to_serve_and_to_write(
             "# public.rates needs a rule: 'rate' is of type numeric",
             "# public.events needs a rule: its rows in public.events_2026 can be written by that name too",
             "public.odd\\x0aname",
+            "# observe: writes pass, and the record says which would be refused; gateway enforce changes it",
         ):
             assert said in text
         # The commands that it ends with, in their order.
