@@ -1,7 +1,7 @@
 """The command line.
 
-Its commands: init, serve, health, reload, config, enforce, migrate, doctor, sweep, auth, guard, naming, databases,
-audit, credentials, epoch, run, demo, and completion.
+Its commands: init, serve, health, migrate, doctor, enforce, reload, open, sweep, credentials, epoch, run, demo,
+completion, auth, guard, audit, naming, databases, and config.
 
 A problem that the user can solve is one line on standard error, with exit code 2. ``serve`` ends so, too, before it
 listens. From then on, all that it writes is the log, but for two lines to a terminal.
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAlias
 
 import typer
 from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]  # both are re-exported
@@ -86,20 +86,29 @@ application.add_typer(audit, name="audit")
 application.add_typer(naming, name="naming")
 application.add_typer(databases, name="databases")
 application.add_typer(configuration, name="config")
-application.command()(enforce)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command ``gateway``. ``arguments`` default to those of the process."""
     completion_init()
     try:
-        application(arguments)
+        _without_values_of_flags(typer.main.get_command(application))(arguments)
     except GatewayError as error:
         _fail(error)
     except ModuleNotFoundError as error:
         if not (missing := missing_server_packages()):
             raise
         _fail(ServerNotInstalled(missing), error)
+
+
+def _without_values_of_flags(command: Any) -> Any:
+    """Return the command, its help without types for flags: typer shows ``<bool>``, as if a value followed."""
+    for parameter in command.get_params(typer.Context(command)):
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    for inner in getattr(command, "commands", {}).values():
+        _without_values_of_flags(inner)
+    return command
 
 
 def _fail(problem: GatewayError, cause: Exception | None = None) -> NoReturn:
@@ -317,6 +326,9 @@ def doctor(
         print_report(report, as_json=as_json, strict=strict)
 
     each(settings, database, act, alone="--json and --fix-sql are about one database" if as_json or fix_sql else None)
+
+
+application.command()(enforce)
 
 
 @application.command()

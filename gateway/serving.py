@@ -15,7 +15,7 @@ from typing import Any, Self, TypeAlias
 
 import uvicorn
 
-from gateway.config.sections import ClientCertificates, Server
+from gateway.config.sections import NO_DATABASE, ClientCertificates, Server
 from gateway.db import migrations
 from gateway.db.pool import refuses_sessions
 from gateway.errors import ConfigurationError, SessionsShared, SqlError, Unavailable
@@ -89,14 +89,14 @@ class Signals:
             self._unraisable(unraisable)
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Listen on the address; port 0 is any free one. Raises ``ConfigurationError`` where that cannot be."""
+def bind(host: str, port: int, advice: str = "") -> socket.socket:
+    """Listen on the address; port 0 is any free one. Raises ``ConfigurationError`` with this advice if it cannot."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=1024)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-        raise ConfigurationError(f"Cannot listen on {host}:{port}: {reason}.", advice="") from error
+        raise ConfigurationError(f"Cannot listen on {host}:{port}: {reason}.", advice=advice) from error
 
 
 def collect_rarely() -> None:
@@ -248,7 +248,7 @@ def _explained() -> Iterator[None]:
         raise
     except ValueError as error:
         # Not the message of the driver, which may contain the password.
-        raise ConfigurationError("postgres.dsn: not the address of a database", advice="") from error
+        raise ConfigurationError(f"postgres.dsn: {NO_DATABASE}", advice="") from error
 
 
 async def check_schema(dsn: str) -> str | None:

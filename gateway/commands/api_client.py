@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import httpx
 
+from gateway.commands.environment import SET_API_KEY
 from gateway.errors import ConfigurationError, GatewayError, Unauthenticated, Unavailable
 from gateway.fencing.resource import canonical
 
@@ -113,8 +114,7 @@ class Gateway:
         """Return the error in an answer. Its class follows the status, and is ``GatewayError`` for most."""
         document = answer.json()
         if answer.status_code == Unauthenticated.status:
-            advice = "Set GATEWAY_API_KEY to the API key of a caller, or name its file with --api-key-file."
-            return Unauthenticated(str(document["detail"]), advice=advice)
+            return Unauthenticated(str(document["detail"]), advice=SET_API_KEY)
         kind = Unavailable if answer.status_code == Unavailable.status else GatewayError
         return kind(str(document["detail"]), advice=str(document["advice"]))
 
@@ -132,7 +132,10 @@ class Gateway:
                     f"The certificate of {self.url} is not of a trusted authority, or not for this name.",
                     advice="Set SSL_CERT_FILE to the file of its authority.",
                 ) from error
-            raise Unavailable(f"The gateway at {self.url} cannot be reached: {type(error).__name__}.") from error
+            raise Unavailable(
+                f"The gateway at {self.url} cannot be reached: {type(error).__name__}.",
+                advice="Start it, or correct --url or GATEWAY_URL.",
+            ) from error
         except (ValueError, LookupError, TypeError) as error:
             raise self.no_gateway() from error
 

@@ -12,6 +12,8 @@ import typer
 from gateway.errors import ConfigurationError
 from gateway.text import is_sendable
 
+SET_API_KEY = "Set GATEWAY_API_KEY to the API key of a caller, or name its file with --api-key-file."
+
 GatewayUrl: TypeAlias = Annotated[
     str, typer.Option(envvar="GATEWAY_URL", help="The address of the gateway, e.g. https://gateway.example.com.")
 ]
@@ -37,9 +39,7 @@ def api_key(path: Path | None) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{path}: the API key cannot be read.", advice="") from error
     if not key or not is_sendable(key):
-        raise ConfigurationError(
-            f"{source}: there is no API key.", advice="Set GATEWAY_API_KEY, or name a file with --api-key-file."
-        )
+        raise ConfigurationError(f"{source}: there is no API key.", advice=SET_API_KEY)
     return key
 
 
@@ -50,6 +50,8 @@ def api_key_if_any(path: Path | None) -> str | None:
 
 def secret_of(option: str, given: str | None, path: Path | None) -> str | None:
     """Return a secret from an option, or from the file that stands for it. Raises ``ConfigurationError``."""
+    if given is not None and not given.strip():
+        raise ConfigurationError(f"{option} is empty.", advice="Is the variable in it set? Set it, or leave it out.")
     if path is None:
         return given
     if given is not None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.commands.console import ConfigPath, DatabaseName, ReportAsJson, each, load, of_table, print_report, say
+from gateway.commands.environment import secret_of
 from gateway.findings import DoctorReport, ReportSection
 
 if TYPE_CHECKING:
@@ -18,7 +19,12 @@ guard = typer.Typer(
 
 GuardedTable = Annotated[str, typer.Argument(metavar="TABLE", help="schema.table, or a table of the first schema.")]
 InstallingDsn = Annotated[
-    str | None, typer.Option("--dsn", help="Connect as this role, which owns the table and the schema fencing.")
+    str | None,
+    typer.Option(
+        "--dsn",
+        callback=lambda given: secret_of("--dsn", given, None),
+        help="Connect as this role, which owns the table and the schema fencing.",
+    ),
 ]
 Granted = Annotated[
     list[str] | None, typer.Option("--grants", metavar="ROLE", help="Let this role acquire locks and claim tokens.")

@@ -5,18 +5,19 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from gateway.commands.console import terminal
-from gateway.errors import ConfigurationError
+from gateway.commands.console import tell, terminal
+from gateway.errors import ConfigurationError, GatewayError
 from gateway.text import visible
 
 if TYPE_CHECKING:
+    from gateway.config.databases import DatabaseConfig
     from gateway.doctor.proposal import Surroundings
 
 _KEY_BYTES = 32
@@ -50,7 +51,7 @@ def init(path: Path, answers: Answers, schemas: Sequence[str]) -> None:
         advice = "Move it, or name another file with --config."
         raise ConfigurationError(f"{path}: is there already, and was not changed.", advice=advice)
     answers = _complete(answers)
-    values = proposal.sections(answers.dsn, answers.store, lambda: secrets.token_hex(_KEY_BYTES))
+    values = _values(answers)
     settings = config.of(values, "gateway init").default
     dsn = settings.postgres.dsn.get_secret_value()
     installed = asyncio.run(serving.revision(dsn)) is not None
@@ -73,17 +74,71 @@ def _complete(given: Answers) -> Answers:
         advice = "Add them, or run the command in a terminal, which asks."
         raise ConfigurationError(f"Options are missing: {', '.join(missing)}.", advice=advice)
     if not given.dsn:
-        given = replace(given, dsn=_ask("Database, as postgresql://role:password@host/name"))
+        given = _asked(given, _check_database, dsn=_Question("Database, as postgresql://role:password@host/name"))
+    elif missing:
+        _check_database(given)
     if given.endpoint is None:
-        given = replace(given, endpoint=_ask("Address of the S3 store (empty: none)", default=""))
-    if given.endpoint and not given.access_key_id:
-        given = replace(given, access_key_id=_ask("Access key id of the gateway there"))
-    if given.endpoint and not given.secret_access_key:
-        given = replace(given, secret_access_key=_ask("Secret access key (hidden)", hidden=True))
-    return given
+        store = _Question("Address of the S3 store, as https://s3.example.com (empty: none)", default="")
+        given = _asked(given, _check_address, endpoint=store)
+    if not given.endpoint:
+        return given
+    questions = {}
+    if not given.access_key_id:
+        questions["access_key_id"] = _Question("Access key id of the gateway there")
+    if not given.secret_access_key:
+        questions["secret_access_key"] = _Question("Secret access key (hidden)", hidden=True)
+    return _asked(given, _check_store, **questions) if questions else given
 
 
-def _ask(question: str, default: str | None = None, *, hidden: bool = False) -> str:
+class _Question(NamedTuple):
+    text: str
+    default: str | None = None
+    hidden: bool = False
+
+
+def _asked(given: Answers, check: Callable[[Answers], None], **questions: _Question) -> Answers:
+    """Ask until the answers pass the check, so that a wrong one costs no other. ``check`` raises ``GatewayError``."""
+    while True:
+        answers = replace(given, **{name: _ask(*question) for name, question in questions.items()})
+        try:
+            check(answers)
+        except GatewayError as problem:
+            tell(problem)
+        else:
+            return answers
+
+
+def _check_database(given: Answers) -> None:
+    from gateway import serving  # noqa: PLC0415 - it imports libraries of the server
+
+    asyncio.run(serving.revision(given.dsn or ""))
+
+
+def _check_address(given: Answers) -> None:
+    """Check the address of the store as far as that needs no key."""
+    _settings(replace(given, access_key_id="key", secret_access_key="secret"))  # noqa: S106 - it opens nothing
+
+
+def _check_store(given: Answers) -> None:
+    from gateway.doctor import proposal  # noqa: PLC0415 - it imports all libraries of both planes
+
+    if (store := _settings(given).s3) is not None:
+        asyncio.run(proposal.buckets(store))
+
+
+def _settings(given: Answers) -> "DatabaseConfig":
+    from gateway import config  # noqa: PLC0415 - it imports libraries of the server
+
+    return config.of(_values(given), "gateway init").default
+
+
+def _values(given: Answers) -> dict[str, Any]:
+    from gateway.doctor import proposal  # noqa: PLC0415 - it imports all libraries of both planes
+
+    return proposal.sections(given.dsn, given.store, lambda: secrets.token_hex(_KEY_BYTES))
+
+
+def _ask(question: str, default: str | None, hidden: bool) -> str:  # noqa: FBT001 - the fields of a question
     """Ask on standard error, so that standard output has only the result."""
     answer: str = typer.prompt(question, default=default, show_default=False, hide_input=hidden, err=True)
     return answer.strip()
@@ -112,6 +167,8 @@ def _summary(path: Path, found: "Surroundings") -> Iterator[str]:
     if unwritten:
         tables += f", that the gateway cannot write: {unwritten}"
     yield f"{path} is written. {tables}{buckets}. The caller {CALLER} has new keys. It only observes."
+    if not found.keyed and not found.needs:
+        yield f"There are no tables yet in {', '.join(found.schemas)}: the gateway finds new ones by itself."
     if found.others:
         yield f"These schemas have tables, too, and are not exposed: {', '.join(found.others)}."
     file = shlex.quote(str(path))

@@ -22,7 +22,8 @@ from gateway.client.lock import Lock
 from gateway.client.s3 import Read
 from gateway.client.source import Mode, Source
 from gateway.commands.console import ExitCode
-from gateway.errors import ConfigurationError
+from gateway.commands.environment import SET_API_KEY
+from gateway.errors import ConfigurationError, Unauthenticated
 
 GATEWAY = "gateway"
 """The lease service: the gateway's own, or that of the database alone."""
@@ -147,7 +148,8 @@ class Run:
                 return ExitCode.NOT_ACQUIRED
             return ExitCode.UNREACHABLE if isinstance(error, Unavailable) else ExitCode.LOST
         except FencingError as error:
-            raise ConfigurationError(error.message, advice=error.advice) from error
+            advice = SET_API_KEY if error.code == Unauthenticated.code else error.advice
+            raise ConfigurationError(error.message, advice=advice) from error
         except ValueError as error:
             raise ConfigurationError(str(error), advice="") from error
 
@@ -241,7 +243,7 @@ class Run:
         if not lock.lost.is_set():
             return ended.code
         if ended.code == 0:
-            self.say(f"{_reason(lock)} The command succeeded all the same: its writes stay.")
+            self.say(f"{_reason(lock)} The command succeeded. Writes that were answered with success stay.")
             return 0
         self.say(f"{_reason(lock)} The command failed with {ended.code}.")
         return ExitCode.LOST

@@ -101,7 +101,9 @@ def serve(origin: Origin, workers: str = "1") -> None:
     with (
         logs.of_libraries(),
         serving.Signals(),
-        serving.bind(config.server.host, config.server.port) as listener,
+        serving.bind(
+            config.server.host, config.server.port, "Set another address: --listen, or server.listen."
+        ) as listener,
     ):
         status = f"Serving {_url(config.server, listener.getsockname()[1])}"
         if count == 1:

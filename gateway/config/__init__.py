@@ -105,6 +105,9 @@ class Config(Shared, _Written, BaseSettings):
         return self
 
 
+USUAL_FILE = "gateway.toml"
+"""The file that ``gateway init`` writes if no other is named. No command reads it unasked."""
+
 SHORTEST = 8
 """Characters of the shortest secret of a caller. A shorter one can be found by trying."""
 
@@ -186,11 +189,15 @@ def load(path: Path | None, dsn: str | None = None) -> Config:
             f"the environment, {variable}: must be JSON.", advice="Correct the variable."
         ) from None
     except ValidationError as error:
-        # A forgotten --config is more likely than a configuration in the environment.
-        more = "; or name a file with --config" if path is None else ""
+        problem, advice = explain(error, Config, known), None
+        if path is None and Path(USUAL_FILE).is_file():
+            # A forgotten --config is more likely than a configuration in the environment.
+            problem, advice = f"{problem}.", f"Or name the file that is here: --config {USUAL_FILE}."
+        elif path is None:
+            problem += "; or name a file with --config"
         if error.errors()[0]["loc"] == () and _is_address(os.environ.get(_ADDRESS)):  # noqa: TID251 - this package reads it
-            more += f"; {_ADDRESS} is for gateway run"
-        raise ConfigurationError(explain(error, Config, known) + more) from None
+            problem = f"{problem.removesuffix('.')}; {_ADDRESS} is for gateway run{'.' if advice else ''}"
+        raise ConfigurationError(problem, advice=advice) from None
     _check_secrets(config, known)
     # Two configurations are equal only if they are of one class, and only those of a known class travel to workers.
     made = Config.model_construct(config.model_fields_set, **dict(config))

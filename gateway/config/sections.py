@@ -138,7 +138,7 @@ def origin(value: str) -> str:
     """Return an address that has only scheme, host and port. Raises ``ValueError`` for any other."""
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("must be an http:// or https:// address")
+        raise ValueError("must be an http:// or https:// address, such as https://host.example.com")
     if parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
         raise ValueError("must have only scheme, host and port")
     return value.rstrip("/")

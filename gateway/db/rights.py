@@ -107,8 +107,8 @@ async def run_grants(transaction: Transaction, query: str, *arguments: object) -
 async def grant(dsn: str, role: str) -> None:
     """Give a role what a gateway needs, and take away whatever more it has on these tables. As the schema's owner.
 
-    Raises ``ConfigurationError`` where that role is the owner, or could act as it, which leaves nothing to take away;
-    ``SqlError`` where there is no such role, or the session may not grant.
+    Raises ``ConfigurationError`` where there is no such role, and where it is the owner, or could act as it, which
+    leaves nothing to take away; ``SqlError`` where the session may not grant.
     """
 
     async def work(transaction: Transaction) -> None:
@@ -120,6 +120,9 @@ async def grant(dsn: str, role: str) -> None:
         await run_grants(transaction, _SQL["grants"], *_needed(), list(FUNCTIONS), role)
 
     async with Database(dsn, pool_size=1) as database:
+        if not await database.fetch("SELECT FROM pg_roles WHERE rolname = $1", role):
+            advice = f'Correct the name, or create it first: CREATE ROLE "{role}" LOGIN.'
+            raise ConfigurationError(f"There is no role {role}.", advice=advice)
         await database.run(work)
 
 
@@ -153,6 +156,10 @@ class ActingRole:
 async def acting_roles(database: Database, roles: Sequence[str]) -> list[ActingRole]:
     """Return what is known of these roles."""
     return [ActingRole(**row) for row in await database.fetch(_SQL["acting_roles"], list(roles))]
+
+
+USAGE = "USAGE on the schema fencing"
+"""The right without which no other one counts, as ``missing`` names it."""
 
 
 async def missing(database: Database) -> list[str]:

@@ -97,7 +97,7 @@ def run(port: int, data: Path | None, signals: serving.Signals, *, with_story: b
     console.soft_wrap = not console.is_terminal
     embedded.require_packages()
     with ExitStack() as stack:
-        listener = stack.enter_context(serving.bind(HOST, port))
+        listener = stack.enter_context(serving.bind(HOST, port, "Choose another port with --port."))
         url = f"http://{HOST}:{listener.getsockname()[1]}"
         directory = stack.enter_context(_directory(data))
         console.print("Starting PostgreSQL, S3 and the gateway …")

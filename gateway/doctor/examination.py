@@ -29,6 +29,7 @@ from gateway.fencing.decision import Cascades, Enforcement
 from gateway.fencing.intent import Duplicates
 from gateway.fencing.ownership import shown
 from gateway.findings import (
+    DATABASE,
     MANY_TOMBSTONES,
     Check,
     CheckStatus,
@@ -114,6 +115,7 @@ async def examine(
     """
     known = known or Places("the configuration", "", config.model_dump(), {})
     found: dict[str, list[Check]] = {}
+    untried: list[str] = []
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(
             Database(config.postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=config.limits.connect_timeout)
@@ -129,8 +131,13 @@ async def examine(
             if not one.needs or one.needs in visit.answered:
                 # A check is called grants or rules, whatever they are of.
                 checks += await attempt(one.name.partition(" of ")[0], _LOOKS[one.name](visit))
+            elif "postgres" in visit.answered and one.needs == "schema":
+                untried.append(one.name)
             elif one.name == "intents":
                 checks.append(problem("intents", "not known without the database", ""))
+    if untried:
+        advice = "First do what the problem of the schema asks for."
+        found[DATABASE].append(warning("not tried", ", ".join(untried), advice))
     return DoctorReport(tuple(ReportSection(title, tuple(checks)) for title, checks in found.items()))
 
 
@@ -288,11 +295,15 @@ async def _of_schema(visit: _Visit) -> Sequence[Check]:
     database, server = visit.database, visit.connected
     missing = await rights.missing(database)
     if missing:
+        if rights.USAGE not in missing:
+            visit.answered.add("schema")
         advice = GRANT.format(server.role)
         fixes = tuple(rights.fix(privilege, server.role) for privilege in missing)
         return [Check("schema", CheckStatus.PROBLEM, f"the role lacks {first_few(missing)}", advice, fixes)]
     installed = await migrations.installed(visit.config.postgres.dsn.get_secret_value())
-    if notice := migrations.check(installed):
+    notice = migrations.check(installed)
+    visit.answered.add("schema")
+    if notice:
         return [warning("schema", notice, "Upgrade this gateway when all others are.")]
     return [
         ok("schema", f"fencing is at {installed}, the newest"),

@@ -89,12 +89,13 @@ async def look(dsn: str, store: ObjectStore | None, schemas: Sequence[str], *, i
         [name for name in filled if name not in exposed],
         [table.title for table in tables.values() if table.primary_key and table.title not in named],
         needs,
-        None if store is None else await _buckets(store),
+        None if store is None else await buckets(store),
         lacking,
     )
 
 
-async def _buckets(store: ObjectStore) -> Sequence[str] | None:
+async def buckets(store: ObjectStore) -> Sequence[str] | None:
+    """Return the buckets of a store; None if it lists none to this key. Raises ``GatewayError``."""
     async with Upstream(store) as upstream:
         await upstream.look()
         async with await upstream.send("GET", "/") as response:
@@ -167,7 +168,10 @@ def _remarks(found: Surroundings, *, stored: bool) -> dict[tuple[str, str], str]
     remarks = {
         ("postgres", "schemas"): tables,
         ("s3", "endpoint"): buckets,
-        ("fencing", "mode"): 'writes pass, and the record says which would be refused; then "enforce"',
+        (
+            "fencing",
+            "mode",
+        ): "observe: writes pass, and the record says which would be refused; gateway enforce changes it",
         ("callers", "name"): "the API key is for tables, locks and the page"
         + ("; the pair signs S3 requests" if stored else ""),
         (

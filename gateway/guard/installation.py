@@ -12,7 +12,8 @@ from gateway.config.databases import DatabaseConfig
 from gateway.db import catalog, guards, migrations
 from gateway.db.database import Database
 from gateway.db.guards import GuardTarget, InstalledGuard, Role
-from gateway.errors import ConfigurationError, GatewayError, SqlError, first_few
+from gateway.db.pool import FORBIDDEN
+from gateway.errors import GRANT, ConfigurationError, GatewayError, SqlError, first_few
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.resource import escape
 from gateway.findings import Check, ok, problem, warning
@@ -240,7 +241,12 @@ async def examine_guards(config: DatabaseConfig, dsn: str | None = None) -> list
 
 
 async def _check_schema(config: DatabaseConfig, dsn: str | None) -> None:
-    installed = await migrations.installed(dsn or config.postgres.dsn.get_secret_value())
+    try:
+        installed = await migrations.installed(dsn or config.postgres.dsn.get_secret_value())
+    except SqlError as error:
+        if dsn is None and error.sqlstate == FORBIDDEN:
+            raise ConfigurationError(f"{error.message}.", advice=GRANT.format("ROLE_OF_THE_GATEWAY")) from error
+        raise
     migrations.check(installed, REVISION, "a guard")
 
 

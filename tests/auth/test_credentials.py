@@ -313,6 +313,7 @@ class TestCommand:
         self, origin: str, job: str, api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await api.post(f"/v1/fences/{job}/barrier", json={"token": "34", "holder": "bob"})
+        unreachable = "gateway: The gateway at http://127.0.0.1:9 cannot be reached: ConnectError."
         for url, token, key, said in (
             (origin, "33", API_KEY, f"gateway: The fencing token 33 of {job} has been overtaken by 34. Stop writing"),
             (origin, "034", API_KEY, "gateway: '034' is not a fencing token. Send one token"),
@@ -320,7 +321,7 @@ class TestCommand:
             (origin, "34", "", "gateway: GATEWAY_API_KEY: there is no API key"),
             (origin, "34", "wörng", "gateway: GATEWAY_API_KEY: there is no API key"),
             (origin, "34", None, "gateway: GATEWAY_API_KEY: there is no API key"),
-            ("http://127.0.0.1:9", "34", API_KEY, "gateway: The gateway at http://127.0.0.1:9 cannot be reached"),
+            ("http://127.0.0.1:9", "34", API_KEY, f"{unreachable} Start it, or correct --url or GATEWAY_URL."),
             ("127.0.0.1", "34", API_KEY, "gateway: --url: must be an address"),
             ("http://gateway:port", "34", API_KEY, "gateway: --url: must be an address"),
         ):

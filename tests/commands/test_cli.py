@@ -148,12 +148,74 @@ def test_a_forgotten_option_for_the_configuration_is_named() -> None:
     assert "--config" in answer.stderr
 
 
+def test_the_usual_file_is_named_but_not_read_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "gateway.toml", DSN)
+    for command in ("serve", "doctor", "enforce", "migrate"):
+        answer = called(command)
+        assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (2, "", 1), answer.stderr
+        assert answer.stderr.endswith("Or name the file that is here: --config gateway.toml.\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["migrate --grant-to app", "init --no-store", "guard install t", "guard stamp t", "guard remove t", "enforce"],
+)
+def test_an_empty_address_of_a_database_is_an_unset_variable(command: str) -> None:
+    answer = called(*command.split(), "--dsn", "")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr == "gateway: --dsn is empty. Is the variable in it set? Set it, or leave it out.\n"
+
+
+def test_help_begins_with_the_first_command_and_shows_no_value_for_flags() -> None:
+    told = called("--help").stdout
+    names = [line.split()[1] for line in told.splitlines() if re.match(r"│ [a-z]", line)]
+    first_ones = ["init", "serve", "migrate", "doctor", "enforce"]
+    assert [name for name in names if name in first_ones] == first_ones
+    assert names[0] == "init"
+    assert "<bool>" not in told + called("init", "--help").stdout + called("guard", "install", "--help").stdout
+
+
+def test_a_missing_role_is_told_how_to_be_created(dsn: str) -> None:
+    answer = called("migrate", "--dsn", dsn, "--grant-to", "nosuch")
+    assert answer.returncode == 2
+    said = 'There is no role nosuch. Correct the name, or create it first: CREATE ROLE "nosuch" LOGIN.'
+    assert answer.stderr == f"gateway: {said}\n"
+
+
+def test_without_the_schema_or_rights_on_it_one_line_says_what_to_do(tmp_path: Path, empty_dsn: str) -> None:
+    """Checks that need the schema would fail for the same reason, and are not tried."""
+    config = write(tmp_path / "gateway.toml", empty_dsn)
+
+    def problems() -> list[str]:
+        lines = called("doctor", "--config", config).stdout.splitlines()
+        assert any(line.startswith("  warning  not tried: run, ") for line in lines), lines
+        return [line for line in lines if line.startswith("  problem ")]
+
+    assert problems() == ["  problem  schema: The fencing schema is not installed."]
+    migrations.upgrade(empty_dsn)
+    asyncio.run(execute(empty_dsn, "CREATE ROLE newcomer LOGIN"))
+    try:
+        config = write(tmp_path / "gateway.toml", re.sub("//postgres:?@", "//newcomer@", empty_dsn))
+        [found] = problems()
+        assert found.startswith("  problem  schema: the role lacks USAGE on the schema fencing")
+        shown = called("guard", "show", "--config", config)
+        said = "permission denied for schema fencing. As the owner of the schema: gateway migrate --dsn"
+        assert (shown.returncode, shown.stderr.startswith(f"gateway: {said}")) == (2, True), shown.stderr
+    finally:
+        asyncio.run(execute(empty_dsn, "DROP ROLE newcomer"))
+
+
 def test_an_unusable_address_is_named_and_nothing_runs(tmp_path: Path, dsn: str) -> None:
     anywhere = ["--listen", "127.0.0.1:0"]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         for given, arguments, said in (
-            ({"listen": address}, [], f"Cannot listen on {address}: Address already in use."),
+            (
+                {"listen": address},
+                [],
+                f"Cannot listen on {address}: Address already in use. Set another address: --listen, or server.listen.",
+            ),
             ({}, ["--listen", "here"], "--listen: must be host:port, such as 127.0.0.1:8080"),
             ({"tls_certificate": "/none"}, anywhere, "server.tls_certificate: /none: there is no"),
         ):
@@ -281,8 +343,8 @@ def test_an_older_gateway_runs_beside_a_newer_one_unless_the_schema_serves_only_
     ("dsn", "said"),
     [
         (DSN, "The database cannot be reached ("),
-        ("nonsense", "postgres.dsn: not the address of a database"),
-        ("postgresql://[", "postgres.dsn: not the address of a database"),
+        ("nonsense", "postgres.dsn: is not the address of a database; write postgresql://"),
+        ("postgresql://[", "postgres.dsn: is not the address of a database; write postgresql://"),
     ],
 )
 def test_migrating_what_cannot_be_reached_is_one_line(dsn: str, said: str) -> None:

@@ -110,6 +110,7 @@ def test_its_file_is_enough_to_migrate_to_serve_and_to_write(
             "# public.events needs a rule: its rows in public.events_2026 can be written by that name too",
             "# public.remote is not written: its rows change outside",
             "public.odd\\x0aname",
+            "# observe: writes pass, and the record says which would be refused; gateway enforce changes it",
         ):
             assert said in text
         # The commands that it ends with, in their order.
@@ -239,4 +240,25 @@ def test_a_terminal_is_asked_for_what_no_option_gives(tmp_path: Path, dsn: str) 
     assert "Database, as postgresql://" in errors
     assert "Address of the S3 store" in errors
     assert "gateway serve --config gateway.toml" in output
+    assert "There are no tables yet" in output
     assert tomllib.loads((tmp_path / "gateway.toml").read_text())["postgres"]["dsn"] == dsn
+
+
+def test_a_wrong_answer_is_asked_for_again_and_costs_no_other(tmp_path: Path, dsn: str) -> None:
+    own, other = pty.openpty()
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    with embedded.s3() as store, subprocess.Popen(
+        [*COMMAND, "init", "--s3-secret-file", str(secret)],
+        cwd=tmp_path, stdin=other, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as asked:  # fmt: skip
+        answers = ("localhost/shop", dsn, "s3", store.endpoint(), "key")
+        os.write(own, "".join(f"{answer}\n" for answer in answers).encode())
+        _, errors = asked.communicate(timeout=PATIENCE)
+    os.close(own)
+    os.close(other)
+    assert asked.returncode == 0, errors
+    assert "write postgresql://role:password@host:port/database" in errors
+    assert "must be an http:// or https:// address, such as https://host.example.com" in errors
+    assert (errors.count("Database, as"), errors.count("Address of the S3 store")) == (2, 2)
+    assert tomllib.loads((tmp_path / "gateway.toml").read_text())["s3"]["access_key_id"] == "key"

@@ -424,7 +424,7 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
     ({"ttl": float("inf")}, "worker-key", "ttl must be a number"),
     ({"source": "mongodb://host"}, "worker-key", "must be one of: gateway, etcd://"),
     ({"url": "nowhere"}, "worker-key", "not an address"),
-    ({}, "unknown", "API key is unknown"),
+    ({}, "unknown", "API key is unknown.*GATEWAY_API_KEY"),
 ]
 
 
@@ -434,8 +434,9 @@ def test_what_has_to_be_corrected_first_is_an_error_and_nothing_is_started(
 ) -> None:
     proof = tmp_path / "started"
     known: dict[str, Any] = {"command": ("touch", str(proof)), "url": gateway.origin, "resource": "job/42", **wanted}
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError) as mistake:
         Run(**known, api_key=key, inherited=gateway.environment(), say=pytest.fail).run()
+    assert re.search(said, f"{mistake.value} {mistake.value.advice}")
     assert not proof.exists()
 
 
@@ -597,7 +598,10 @@ def test_who_does_not_leave_is_killed_after_the_grace(gateway: Gateway, lock: st
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("own", "code", "said"), [(0, 0, "succeeded all the same"), (5, 79, "failed with 5")])
+@pytest.mark.parametrize(
+    ("own", "code", "said"),
+    [(0, 0, "succeeded. Writes that were answered with success stay."), (5, 79, "failed with 5")],
+)
 def test_a_command_that_ends_while_its_lock_is_lost(
     gateway: Gateway, lock: str, own: int, code: int, said: str
 ) -> None:

@@ -222,7 +222,10 @@ def test_a_port_in_use_is_said_before_anything_is_started(directory: Path) -> No
         port = taken.getsockname()[1]
         refused = called("demo", "--port", str(port), "--data", str(directory / "none"))
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr == f"gateway: Cannot listen on 127.0.0.1:{port}: Address already in use.\n"
+    assert (
+        refused.stderr
+        == f"gateway: Cannot listen on 127.0.0.1:{port}: Address already in use. Choose another port with --port.\n"
+    )
     assert not (directory / "none").exists()
 
 
