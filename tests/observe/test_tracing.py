@@ -325,7 +325,7 @@ class TestWithoutTheCollector:
             )
             with started("serve", "--config", str(file)) as process:
                 process.wait_for(lambda: '"listening"' in process.errors.read_text())
-                assert await asyncio.to_thread(process.stop) == 0
+                assert await asyncio.to_thread(process.stop) == 0, process.said()
                 assert '"level": "error"' not in process.said(), process.said()
 
 
