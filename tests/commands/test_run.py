@@ -489,7 +489,7 @@ def test_the_authority_of_aws_tools_vouches_for_the_gateway_and_goes_to_the_comm
                 ended = secure.run(*job, **{**unset, name: str(bundle)})
                 assert (ended.returncode, ended.stderr) == (0, ""), name
                 assert json.loads(ended.stdout)["AWS_CA_BUNDLE"] == str(bundle), name
-            ended = secure.run(*job, SSL_CERT_FILE="")
+            ended = secure.run("--wait", "1", *job, SSL_CERT_FILE="")
             line = ended.stderr
             assert (ended.returncode, ended.stdout, line.count("\n")) == (69, "", 1), line
             assert all(word in line for word in (secure.origin, "SSL_CERT_FILE", "AWS_CA_BUNDLE"))
