@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import uuid
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -144,9 +145,9 @@ class _Locks(LockService[H]):
                 raise Unavailable(f"Postgres at {self._at} cannot work just now: {error}") from error
             raise Refused(f"Postgres refuses: {error}.", status=400) from error
 
+    @abstractmethod
     def _meaning(self, error: "psycopg.Error") -> FencingError | None:
         """Return what an error means to these locks. None for any other."""
-        raise NotImplementedError
 
 
 # The locks of the lease service, in the database itself --------------------------------------------------------------
