@@ -202,11 +202,11 @@ format: setup  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup  ## measure, and print the tables of docs/performance.md: at most 15 minutes on two cores
+bench: setup  ## measure the figures of docs/reference/figures.md: at most 15 minutes on two cores
 	$(BIN)/python -m bench
 
 bench-quick: setup  ## measure a few rows in two minutes, to see whether everything works
-	BENCH_SECONDS=2 BENCH_JSON=bench-quick.json $(BIN)/python -m bench tables patch takeover keyed get lone
+	BENCH_SECONDS=2 $(BIN)/python -m bench tables patch takeover keyed get lone
 
 release: setup  ## make the release VERSION on this machine: version, changelog, tags, dist/VERSION; DRY_RUN=1 keeps nothing
 	$(BIN)/python .ci/release.py $(VERSION) $(if $(DRY_RUN),--dry-run)

@@ -4,26 +4,24 @@
 [workers] [growth] [guards] [trips]``: only these. Without a name, all but ``search`` and ``growth``, which fill large
 databases.
 ``python -m bench tables patch get``: only these rows of the tables; ``bench/tables.py`` has their names in ``WORKS``.
-``BENCH_SECONDS``: those of one measurement. ``BENCH_JSON``: the file for the rows, ``bench.json`` by default.
-Stores that are missing are left out.
+``BENCH_SECONDS``: those of one measurement. Stores that are missing are left out. The rows go into
+``bench/figures.json``, and a ratio that has fallen since the last commit is named.
 """
 
-import os
 import platform
 import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import TypeAlias
 
 import asyncpg
-import orjson
 import psutil
 
 from bench import (
+    figures,
     growth,
     guards,
     hostile,
@@ -37,7 +35,8 @@ from bench import (
     trips,
     workers,
 )
-from bench.measure import CONNECTIONS, ENOUGH, GOALS_HEADER, HEADER, SECONDS, TURN, TURNS, USAGE_HEADER, Row, progress
+from bench.figures import Figure
+from bench.measure import CONNECTIONS, ENOUGH, GOALS_HEADER, HEADER, SECONDS, TURN, TURNS, Row, progress
 from tests.stores import ceph, minio, moto
 from tests.stores.store import Store, StoreMissing
 
@@ -54,12 +53,9 @@ def main() -> None:
     named = sys.argv[1:] or [name for name in (*SUBJECTS, *TABLES) if name not in LONG]
     began = time.monotonic()
     print(f"{CONNECTIONS} connections unless it says otherwise, 1 worker; {_machine()}")
-    print(f"{SECONDS} s each; of tables the middle one of {TURNS} turns of {TURN} s")
-    if SECONDS < ENOUGH:
-        print("Such short turns show whether everything works, and no more.")
-    rows = _measured_rows(named, began)
-    if used := [row for row in rows if row.load.used is not None and row.peer.used is not None]:
-        print("", USAGE_HEADER, *(row.usage_line() for row in used), sep="\n")
+    print(f"the middle one of {TURNS} turns of {TURN} s")
+    measured = _measured_rows(named, began)
+    rows = [figure.row for figure in measured]
     for name, lines in TABLES.items():
         if name in named:
             _announce(name, began)
@@ -68,26 +64,31 @@ def main() -> None:
                 print(line, flush=True)
     if goals := [line for row in rows for line in row.goal_lines()]:
         print("", GOALS_HEADER, *goals, sep="\n")
-    document = {"machine": _machine(), "seconds": SECONDS, "rows": [_document(row) for row in rows]}
-    file = Path(os.environ.get("BENCH_JSON", "bench.json"))
-    file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    print(f"\n{_minutes(began)} in all; the rows are in {file}")
+    if fallen := list(figures.falls(figures.committed(), rows)):
+        print("", "| ratios that have fallen | peer | before | now |", "|---|---|--:|--:|", *fallen, sep="\n")
+    print(f"\n{_minutes(began)} in all")
+    if SECONDS < ENOUGH:
+        print("Such short turns show whether everything works, and no more: the figures are not kept.")
+    else:
+        figures.keep(measured)
+        print(f"The figures are in {figures.FILE}; make reference brings them into the documentation.")
 
 
-def _measured_rows(named: Collection[str], began: float) -> list[Row]:
+def _measured_rows(named: Collection[str], began: float) -> list[Figure]:
     """Measure the rows of the named subjects, and print each as soon as it is there."""
-    rows: list[Row] = []
+    measured: list[Figure] = []
+    day, machine = f"{datetime.now(UTC):%Y-%m-%d}", _machine()
     for name, measure in SUBJECTS.items():
         if name not in named:
             continue
         _announce(name, began)
         for row in measure(named):
             progress("")
-            if not rows:
+            if not measured:
                 print(f"\n{HEADER}")
             print(row.line(), flush=True)
-            rows.append(row)
-    return rows
+            measured.append(Figure(STORES.get(name, name), day, machine, row))
+    return measured
 
 
 def _announce(name: str, began: float) -> None:
@@ -97,15 +98,6 @@ def _announce(name: str, began: float) -> None:
 def _minutes(began: float) -> str:
     minutes, seconds = divmod(round(time.monotonic() - began), 60)
     return f"{minutes} min {seconds} s"
-
-
-def _document(row: Row) -> dict[str, object]:
-    goals = [
-        {"of": goal.of, "bound": goal.bound, "value": value, "met": None if value is None else goal.is_met(value)}
-        for goal in row.goals
-        for value in [row.value(goal.of)]
-    ]
-    return {**asdict(row), "goals": goals}
 
 
 def _on_stores(measure: Callable[[Store], Iterator[Row]], *kinds: Kind) -> Iterator[Row]:
@@ -126,6 +118,9 @@ SUBJECTS: dict[str, Callable[[Collection[str]], Iterator[Row]]] = {
     "versitygw": lambda _: _on_stores(objects.against_versitygw, minio.running),
     "reads": lambda _: _on_stores(objects.small_reads, ceph.running, minio.running),
 }
+
+STORES = dict.fromkeys(("writes", "versitygw", "reads"), "objects")
+"""The subjects that share a section of the figures."""
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "held": locks.table,

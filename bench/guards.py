@@ -40,8 +40,8 @@ class Cost:
 
 def table() -> Iterator[str]:
     """Yield the time of each statement with and without a guard, in Markdown."""
-    yield "| UPDATE of | by | without, µs | guarded, µs | added | processor µs, without | processor µs, guarded |"
-    yield "|---|---|--:|--:|--:|--:|--:|"
+    yield "| UPDATE of | by | without, µs | guarded, µs | added | processor added, µs (goal ≤ 30 a statement) |"
+    yield "|---|---|--:|--:|--:|--:|"
     with (
         tempfile.TemporaryDirectory(prefix="pg") as directory,
         postgres(Path(directory) / "data") as server,
@@ -74,7 +74,7 @@ async def _lines(dsn: str) -> list[str]:
             lines.append(
                 f"| {name} | {'a direct writer' if held else 'the gateway'} | {before.median * 1e6:,.0f} | "
                 f"{after.median * 1e6:,.0f} | {after.median / before.median - 1:+.0%} | "
-                f"{before.processor * 1e6:,.0f} | {after.processor * 1e6:,.0f} |"
+                f"{(after.processor - before.processor) * 1e6:+,.0f} |"
             )
         await session.close()
     await owner.close()

@@ -60,8 +60,9 @@ class Run:
     def result(self, per: int = 1) -> dict[str, float]:
         """Return the printed result. ``per``: how many operations each request contains."""
         p50, p99 = percentiles(self.latencies)
-        rate = len(self.latencies) * per / self.seconds
-        return {"rate": rate, "p50": p50, "p99": p99, "errors": self.errors}
+        requests = len(self.latencies) * per
+        rate = requests / self.seconds
+        return {"requests": requests, "rate": rate, "p50": p50, "p99": p99, "errors": self.errors}
 
 
 async def acquire(run: Run) -> dict[str, float]:

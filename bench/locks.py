@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from statistics import median
 from tempfile import NamedTemporaryFile, TemporaryDirectory
 
 from bench import usage
 from bench.lock_client import BUNDLE, LEASES, TTL
 from bench.measure import CONNECTIONS, TURN, Goal, Load, Measured, Row, cpu_seconds, in_turns
 from bench.services import Services, answers, run_json, running
-from bench.table_loads import Measure
+from bench.table_loads import Measure, watched
 from gateway.client import leases
 from tests.processes import free_port
 
@@ -65,15 +64,17 @@ def _holding(origin: str, locks: int, most: int) -> Iterator[int]:
 
 
 def _acquire(services: Services) -> Iterator[Row]:
-    work, own = "acquire a lock and release it", _http(services.gateway, "acquire", CONNECTIONS)
+    work = "acquire a lock and release it"
+    (own,) = _watched(services, _http(services.gateway, "acquire", CONNECTIONS))
     peer = _driver(services, "acquire", CONNECTIONS)
     load, (other,), cost = in_turns(services.gateway_pid, own, peer)
     yield Row(work, "rows and asyncpg by hand", load, other, cost, goals=(Goal(1_500, Measured.RATE),))
     if shutil.which("etcd") is None:
         print("left out: etcd is not installed", file=sys.stderr)
         return
-    with _etcd() as origin:
-        load, (other,), cost = in_turns(services.gateway_pid, own, _http(origin, "etcd", CONNECTIONS))
+    with _etcd() as (origin, pid):
+        peer = watched(pid, services, _http(origin, "etcd", CONNECTIONS))
+        load, (other,), cost = in_turns(services.gateway_pid, own, peer)
     yield Row(work, "etcd, through its HTTP gateway", load, other, cost, goals=(Goal(1.0),))
 
 
@@ -92,41 +93,27 @@ def _renew(services: Services) -> Iterator[Row]:
         many = _http(services.gateway, "renew-many", KEEPERS, file.name)
         named = (many, f"{BUNDLE} in a request"), (single, "one in a request")
         for (own, mine), (peer, theirs) in (named, named[::-1]):
-            used: list[float] = []
-            load, (other,), cost = in_turns(services.gateway_pid, _with_postgres(services, own, used), peer)
-            work = f"keep {LEASES:,} leases of {TTL} s alive, {mine}; PostgreSQL used {median(used):.2f} cores"
+            load, (other,), cost = in_turns(services.gateway_pid, *_watched(services, own, peer))
+            work = f"keep {LEASES:,} leases of {TTL} s alive, {mine}"
             yield Row(work, theirs, load, other, cost, goals=(Goal(0.1, Measured.CORES),))
 
 
-def _with_postgres(services: Services, measure: Measure, used: list[float]) -> Measure:
-    """Return the same measurement, which also notes the cores that PostgreSQL has used meanwhile."""
-    seconds = partial(usage.seconds, services.postgres_pid, family=True)
-
-    def measured() -> Load:
-        before, start = seconds(), time.perf_counter()
-        load = measure()
-        used.append((seconds() - before) / (time.perf_counter() - start))
-        return load
-
-    return measured
+def _watched(services: Services, *sides: Measure) -> Iterator[Measure]:
+    for side in sides:
+        yield watched(services.gateway_pid, services, side)
 
 
 def _http(origin: str, work: str, connections: int, *file: str) -> Measure:
-    return partial(_measured, "bench.lock_client", work, origin, str(connections), str(TURN), *file)
+    return lambda: Load.of(run_json("bench.lock_client", work, origin, str(connections), str(TURN), *file))
 
 
 def _driver(services: Services, work: str, connections: int) -> Measure:
-    return partial(_measured, "bench.direct_locks", work, services.dsn, str(connections), str(TURN))
-
-
-def _measured(*arguments: str) -> Load:
-    seen = run_json(*arguments)
-    return Load(seen["rate"], seen["p50"], seen["p99"], int(seen.get("errors", 0)))
+    return lambda: Load.of(run_json("bench.direct_locks", work, services.dsn, str(connections), str(TURN)))
 
 
 @contextmanager
-def _etcd() -> Iterator[str]:
-    """Run an etcd of its own, on the same kind of disk as PostgreSQL."""
+def _etcd() -> Iterator[tuple[str, int]]:
+    """Run an etcd of its own, on the same kind of disk as PostgreSQL. Yields its origin and its process id."""
     client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     with TemporaryDirectory(prefix="bench") as directory:
         command = ["etcd", "--data-dir", directory, "--listen-client-urls", client, "--advertise-client-urls", client]
@@ -136,6 +123,6 @@ def _etcd() -> Iterator[str]:
             try:
                 if not answers(f"{client}/health", 200):
                     raise SystemExit("etcd did not get ready")
-                yield client
+                yield client, process.pid
             finally:
                 process.terminate()

@@ -3,12 +3,12 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Self, assert_never
+from typing import Any, Self, assert_never
 
 import psutil
 
@@ -43,6 +43,12 @@ class Load:
     def seconds(self) -> float:
         """Return the processor time of one request, PostgreSQL's included."""
         return sum(usage.seconds for usage in (self.used, self.database) if usage is not None)
+
+    @classmethod
+    def of(cls, seen: Mapping[str, Any], used: Usage | None = None) -> Self:
+        """Read what our own load generators print as JSON."""
+        requests, errors = int(seen["requests"]), int(seen.get("errors", 0))
+        return cls(seen["rate"], seen["p50"], seen["p99"], errors, requests, used)
 
     @classmethod
     def of_wrk(cls, output: str) -> Self:
@@ -144,9 +150,20 @@ class Row:
             yield f"| {self.work} | {goal.of} | {'' if value is None else f'{value:,.2f}'} | {goal} | {met} |"
 
     @property
-    def processor_time(self) -> str:
-        """CPU: in cores, and for each request."""
-        return f"{self.cost.cores:.2f} cores, {self.cost.cores / self.load.rate * 1e6:,.0f} µs each"
+    def ratio(self) -> float:
+        """Return how fast the load is, of the peer: by the median latency if ``added``, else by the rate."""
+        return self.peer.p50 / self.load.p50 if self.added else self.load.rate / self.peer.rate
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Return what names the row in the figures of all runs."""
+        return self.work, self.against
+
+    @property
+    def processor(self) -> str:
+        """Return the microseconds of one request on both sides: of the program, and of PostgreSQL."""
+        own = _spent(self.load) or f"{self.cost.cores / self.load.rate * 1e6:,.0f}"
+        return f"{own} ({peer})" if (peer := _spent(self.peer)) else own
 
     def line(self) -> str:
         """Return the row in Markdown."""
@@ -156,27 +173,12 @@ class Row:
             f"| {self.work}{note} | {load.rate * self.size:,.0f} {self.unit} | "
             f"{self.against}: {self.peer.rate * self.size:,.0f} | "
             f"{self.comparison} | {_both(load.p50, self.peer.p50)} | {_both(load.p99, self.peer.p99)} | "
-            f"{self.processor_time}, {self.cost.memory:.0f} MiB |"
+            f"{self.processor} |"
         )
 
-    def usage_line(self) -> str:
-        """Return the processor time and the system calls of one request of both sides in Markdown."""
-        ratio = f"{self.load.seconds / self.peer.seconds:.2f}"
-        return f"| {self.work} | {_usage(self.load)} | {_usage(self.peer)} | {ratio} |"
 
-
-def _usage(load: Load) -> str:
-    """Return the program's and PostgreSQL's microseconds, and their system calls."""
-    both = [usage for usage in (load.used, load.database) if usage is not None]
-    time_spent = " + ".join(f"{usage.seconds * 1e6:.0f}" for usage in both)
-    calls = " + ".join("?" if usage.calls is None else f"{usage.calls:.1f}" for usage in both)
-    return f"{time_spent} | {calls}"
-
-
-USAGE_HEADER = (
-    "| work | gateway + PostgreSQL, µs | system calls | peer + PostgreSQL, µs | system calls | ratio |\n"
-    "|---|--:|--:|--:|--:|--:|"
-)
+def _spent(load: Load) -> str:
+    return " + ".join(f"{usage.seconds * 1e6:.0f}" for usage in (load.used, load.database) if usage is not None)
 
 
 def _both(own: float, peer: float) -> str:
@@ -191,7 +193,7 @@ def _milliseconds(value: float) -> str:
 GOALS_HEADER = "| work | quantity | measured | goal | |\n|---|---|--:|--:|---|"
 
 HEADER = (
-    "| work | rate | peer in the same run | ratio (goal) | p50 ms (peer) | p99 ms (peer) | the gateway used |\n"
+    "| work | rate | peer in the same run | ratio (goal) | p50 ms (peer) | p99 ms (peer) | processor µs (peer) |\n"
     "|---|--:|--:|--:|--:|--:|--:|"
 )
 

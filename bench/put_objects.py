@@ -49,7 +49,8 @@ async def load(
         for number in range(connections):
             tasks.create_task(writer(number, session))
     p50, p99 = percentiles(latencies)
-    return {"rate": (len(latencies) - errors) / seconds, "p50": p50, "p99": p99, "errors": errors}
+    requests = len(latencies) - errors
+    return {"requests": requests, "rate": requests / seconds, "p50": p50, "p99": p99, "errors": errors}
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import replace
 
 import asyncpg
 
@@ -44,18 +44,13 @@ def _over_http(services: Services) -> Row:
     before = _recorded(services)
     load, (peer,), cost = in_turns(services.gateway_pid, own, _kept(answered, _direct(services, "by-hand")))
     _check_none_is_lost(services, before, answered)
-    refused = Load(load.rate, load.p50, load.p99)
+    refused = replace(load, errors=0)
     work = f"stale PATCH, refused over HTTP, {CONNECTIONS} connections"
     return Row(work, "asyncpg, an insert each", refused, peer, cost)
 
 
 def _direct(services: Services, work: str) -> Measure:
-    return partial(_measured, "bench.direct_record", work, services.dsn, str(BURST), str(TURN))
-
-
-def _measured(*arguments: str) -> Load:
-    seen = run_json(*arguments)
-    return Load(seen["rate"], seen["p50"], seen["p99"], requests=int(seen["requests"]))
+    return lambda: Load.of(run_json("bench.direct_record", work, services.dsn, str(BURST), str(TURN)))
 
 
 def _kept(answered: list[Load], measure: Measure) -> Measure:

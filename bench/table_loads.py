@@ -20,7 +20,7 @@ def http(origin: str, work: str, connections: int = CONNECTIONS, *, rest: int = 
 
     ``resources``: those of one request, where the work has several.
     """
-    return partial(_finished, _command(origin, work, connections, TURN, rest, resources))
+    return partial(finished, _command(origin, work, connections, TURN, rest, resources))
 
 
 def driver(services: Services, work: str, connections: int = CONNECTIONS) -> Measure:
@@ -56,7 +56,8 @@ def _command(origin: str, work: str, connections: int, seconds: int, rest: int =
     return [*wrk, "--", work, str(ROWS), str(rest), str(resources)]
 
 
-def _finished(command: list[str]) -> Load:
+def finished(command: list[str]) -> Load:
+    """Run wrk to its end."""
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return Load.of_wrk(done.stdout)
 
@@ -70,6 +71,5 @@ def _in_background(command: list[str]) -> Iterator[None]:
 def _driven(postgres_pid: int, *arguments: str) -> Load:
     with using(postgres_pid, family=True) as database:
         seen = run_json("bench.direct_tables", *arguments)
-    requests = int(seen["requests"])
-    own = Usage(seen["seconds"], seen["calls"]).each(requests)
-    return Load(seen["rate"], seen["p50"], seen["p99"], 0, requests, own, database.each(requests))
+    load = Load.of(seen, Usage(seen["seconds"], seen["calls"]).each(int(seen["requests"])))
+    return replace(load, database=database.each(load.requests))
