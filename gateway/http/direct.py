@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
-from gateway.http.head import REQUEST_ID, KnownHeads, Packet
+from gateway.http.head import REQUEST_ID, KnownHeads, Preparation
 from gateway.observe.events import Observe, RequestAnswered
 
 
@@ -41,14 +41,14 @@ class Origin(NamedTuple):
     client_request_id: str | None
 
 
-class Prepared(Protocol):
+class Prepared(Preparation, Protocol):
     """All that an app knows about requests with one head. It keeps no secrets of theirs."""
 
     @property
     def origin(self) -> Origin: ...
 
-    def begin(self, packet: Packet) -> Begun | None:
-        """Send what the request asks for. None if the request needs a task from the start."""
+    def begin(self, query_string: bytes, content: bytes) -> Begun | None:
+        """Send what a request asks for. None if the request needs a task from the start."""
 
     def answer(self, begun: Any) -> Answer | None:
         """Return the answer to a request whose row is done. None if a task has to find it."""

@@ -44,20 +44,20 @@ class Middleware:
         self._prefix = token_hex(8)
         self._count = count(1)
 
-    def known(self, packet: Packet) -> Prepared | None:
-        """Return what the serving app has prepared for requests with this head. None if they need a task."""
+    def read(self, data: bytes, seal: bytes) -> Packet[Prepared] | None:
+        """Return what ``KnownHeads.read`` of the serving app returns. None if it answers no request without a task."""
         heads: KnownHeads[Prepared] | None = getattr(self.app, "known_heads", None)
-        return None if heads is None else heads.find(packet)
+        return None if heads is None else heads.read(data, seal)
 
-    def learn(self, packet: Packet, scope: Scope) -> None:
+    def learn(self, packet: Packet[Prepared], scope: Scope) -> None:
         """Let the serving app learn the head of a packet. ``scope`` has it as it was parsed."""
         heads: KnownHeads[Prepared] | None = getattr(self.app, "known_heads", None)
         if heads is not None:
             with suppress(GatewayError):  # such requests are refused, and their tasks say so
                 heads.learn(packet, scope)
 
-    def begin(self, prepared: Prepared, packet: Packet, exchange: Exchange) -> bool:
-        """Begin to answer a packet without a task. Return whether that is possible. ``prepared``: see ``known``."""
+    def begin(self, prepared: Prepared, packet: Packet[Prepared], exchange: Exchange) -> bool:
+        """Begin to answer a packet with a known head without a task. Return whether that is possible."""
         app = cast("App", self.app)
         began, request_id = perf_counter(), self._new_id()
         if prepared.origin.caller != ANONYMOUS:
@@ -65,7 +65,7 @@ class Middleware:
         elif self.turns.limit(began):
             return False  # its task waits for its turn
         try:
-            begun = prepared.begin(packet)
+            begun = prepared.begin(packet.query_string, packet.content)
         except Exception:  # noqa: BLE001 - the task finds out the same, and answers
             return False
         if begun is None:

@@ -462,6 +462,23 @@ async def test_a_direct_request_is_answered_while_the_gateway_stops(stage: Stage
     assert direct_answers == [204]
 
 
+async def test_a_connection_is_kept_alive_from_its_last_direct_answer_on(stage: Stage) -> None:
+    """The clock of uvicorn began with an answer of a task, before. It is not stopped at each request."""
+    [connection] = _connections(stage)
+    connection.timeout_keep_alive_handler()
+    assert not connection.transport.is_closing()
+    assert connection.timeout_keep_alive_task is not None, "it looks again later"
+    await stage.begin(PLAIN)
+    connection._answered = float("-inf")
+    connection.timeout_keep_alive_handler()
+    await stage.go_on()
+    assert b" 204 " in await stage.answer()
+    assert connection.timeout_keep_alive_task is not None, "the answer has started the clock again"
+    connection._answered = float("-inf")
+    connection.timeout_keep_alive_handler()
+    assert await stage.reader.read() == b""
+
+
 def _connections(stage: Stage) -> set[Connection]:
     # By their types: some objects of libraries come to life when they are asked for their class.
     connections = [one for one in gc.get_objects() if issubclass(type(one), Connection)]
