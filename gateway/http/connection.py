@@ -362,8 +362,8 @@ class Connection(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         """Close the connection if it has been idle for so long.
 
-        uvicorn stops this clock at each request. Requests without a task let it run, because two calls of the loop for
-        each of them would cost more than one look now and then.
+        uvicorn stops this clock at each request, and starts it again. Requests without a task let it run: a look now
+        and then costs less.
         """
         self.timeout_keep_alive_task = None
         if self._direct is not None or self._held:

@@ -151,8 +151,8 @@ def _missing(data: bytes, end: int, length: int) -> int | None:
 class KnownHeads(Generic[Prepared]):
     """All that an app has prepared for heads that it has seen, by their digests: headers may have secrets.
 
-    A head is known by its digest without the values of ``changing`` headers. While these are the same as well, which is
-    the ordinary case, it is known by the digest of its very bytes, and not even taken apart.
+    A head is known by its digest without the values of ``changing`` headers. In the ordinary case these are the same as
+    well. Then it is known by the digest of its very bytes, and not even taken apart.
     """
 
     def __init__(self, prepare: Callable[[Scope], Prepared | None], key: bytes) -> None:

@@ -43,7 +43,7 @@ WHOLE = LINE + HEADERS + b"Content-Length: 2\r\n\r\n{}"
 
 
 class Values(dict[bytes, bytes]):
-    """What is prepared for a head: here, the values of its changing headers."""
+    """The preparation for a head: here, the values of its changing headers."""
 
     def with_values(self, changing: Mapping[bytes, bytes]) -> "Values":
         return Values(changing)
