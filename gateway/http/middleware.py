@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway import budget
 from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.record import ANONYMOUS
-from gateway.http.direct import App, Direct, Exchange, Prepared
+from gateway.http.direct import App, Direct, Exchange, Finishing, Prepared
 from gateway.http.head import REQUEST_ID, Head, KnownHeads, Packet, client_request_id
 from gateway.http.turns import Turns
 from gateway.observe import stages
@@ -42,6 +42,7 @@ class Middleware:
         """The turns of strangers. They may be replaced while requests run."""
         # Unique, not secret: a random prefix of this process, and a count. A random id per request would cost more.
         self._prefix = token_hex(8)
+        self._finishing = Finishing()
         self._count = count(1)
 
     def read(self, data: bytes, seal: bytes) -> Packet[Prepared] | None:
@@ -74,7 +75,8 @@ class Middleware:
         if begun.row is None:
             exchange.start_task({"arrival": (app, began, request_id), "begun": begun})
         else:
-            begun.row.add_done_callback(Direct(app, began, request_id, exchange, prepared, begun, self.observe).finish)
+            direct = Direct(app, began, request_id, exchange, prepared, begun, self.observe)
+            self._finishing.await_row(begun.row, direct)
         return True
 
     def _new_id(self) -> str:
