@@ -5,12 +5,11 @@ Scarce are the memory for bodies and answers, and the sessions with a database. 
 
 import asyncio
 import ipaddress
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from gateway.bounded import Bounded
 from gateway.errors import Overloaded
@@ -28,8 +27,7 @@ _MOST_NETWORKS = 4096
 _NETWORK = 64  # bits of an IPv6 address that one customer of a provider has in common
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(NamedTuple):
     """A caller that has a share: by its name, or, if it is anonymous, by its network."""
 
     name: str
@@ -143,7 +141,7 @@ class Budget:
         self._kept = min(size // _KEPT, size - self._share)
         self._least = max(1, size // _LEAST)
         self._of_strangers = max(1, size // _STRANGERS)
-        self._used: Counter[Caller] = Counter()
+        self._used: dict[Caller, int] = {}
         self._strangers = 0
         self._waiting: dict[Caller | None, deque[tuple[int, asyncio.Future[Room]]]] = {}
 
@@ -194,9 +192,11 @@ class Budget:
         caller, amount = room
         self.free += amount
         if caller is not None:
-            self._used[caller] -= amount
-            if not self._used[caller]:  # a map of all callers of the past would grow
-                del self._used[caller]
+            left = self._used.get(caller, 0) - amount
+            if left:
+                self._used[caller] = left
+            else:  # a map of all callers of the past would grow
+                self._used.pop(caller, None)
             self._strangers -= amount * caller.is_anonymous
         self._wake()
 
@@ -252,7 +252,7 @@ class Budget:
     def _fits(self, caller: Caller | None, amount: int) -> bool:
         if amount > self.free or caller is None:
             return amount <= self.free
-        mine = self._used[caller] + amount
+        mine = self._used.get(caller, 0) + amount
         if mine > self._share or (caller.is_anonymous and self._strangers + amount > self._of_strangers):
             return False
         return mine <= self._least or self.free - amount >= self._kept
@@ -260,7 +260,7 @@ class Budget:
     def _handed_out(self, caller: Caller | None, amount: int) -> Room:
         self.free -= amount
         if caller is not None:
-            self._used[caller] += amount
+            self._used[caller] = self._used.get(caller, 0) + amount
             self._strangers += amount * caller.is_anonymous
         return caller, amount
 
@@ -294,7 +294,7 @@ class Budget:
             turn.set_exception(self._overloaded(caller))
 
     def _overloaded(self, caller: Caller | None) -> Overloaded:
-        if caller is not None and self._used[caller]:
+        if caller is not None and self._used.get(caller):
             owner = f"all anonymous callers at {caller.name}" if caller.is_anonymous else caller.name
             return Overloaded(f"The {self._what} that {owner} may use at one time are in use.")
         return Overloaded(f"All {self._what} are in use.")

@@ -103,7 +103,7 @@ class Limits:
 
     def cover(self, resource: str) -> bool:
         """Return whether a resource, named in canonical form, may be claimed here."""
-        return self.unlimited or any(covers(pattern, resource) for pattern in self.patterns)
+        return EVERYTHING in self.patterns or any(covers(pattern, resource) for pattern in self.patterns)
 
     def cover_all(self, resources: Iterable[str] | None) -> bool:
         """Return whether all resources may be claimed here. None: they are not known, and only ``unlimited`` helps."""
@@ -151,7 +151,10 @@ class Rights:
 
     def may_read(self, tables: Iterable[str]) -> bool:
         """Return whether all rows of these tables may be read. ``tables``: ``schema.name`` each."""
-        return all(self._at_name(Action.READ, PlaceKind.TABLE, name).placed for name in tables)
+        for name in tables:  # noqa: SIM110 - a generator takes twice as long
+            if not self._at_name(Action.READ, PlaceKind.TABLE, name).placed:
+                return False
+        return True
 
     def may_write_to(self, name: str) -> bool:
         """Return whether any resource may be written to a table. ``name``: ``schema.name``."""

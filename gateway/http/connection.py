@@ -124,6 +124,7 @@ class Connection(HttpToolsProtocol):
     _behind = b""  # the bytes after it
     _handed_over: Mapping[str, Any] | None = None  # the state of the next request that the parser sees
     _is_last = False  # the last request of the connection: nothing after it is read
+    _answered = float("-inf")  # when the last request without a task was answered, by the clock of the loop
 
     def __init__(self, seat: Seat, **options: Any) -> None:
         """``options``: those of uvicorn's."""
@@ -170,6 +171,7 @@ class Connection(HttpToolsProtocol):
         self._seat.leave()
         self._clear_deadline()
         self._clear_stall()
+        self._unset_keepalive_if_required()  # uvicorn lets it run after an error
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -179,27 +181,23 @@ class Connection(HttpToolsProtocol):
             self._behind += data
             self.flow.pause_reading()
             return
-        held = self._released()
+        held = b"" if self._hold is None else self._released()
         data = held + data
         serving, packet = self._serving, None
         if serving is not None and self._is_between and self._is_idle() and not self.flow.write_paused:
-            packet = head.read(data, self._seal)
+            packet = serving.read(data, self._seal)
         if serving is None or packet is None:
             self._parse(data)
-            return
-        prepared = serving.known(packet)
-        if prepared is None:
+        elif packet.prepared is None:
             self._parse(data)
             if not (self._in_head or self._given_up) and self.cycle.keep_alive:
                 serving.learn(packet, cast("Scope", self.cycle.scope))
         elif packet.missing:
-            self._unset_keepalive_if_required()
             self._held, self._hold = data, self.loop.call_later(0 if held else HOLD, self._parse_held)
             self._seat.busy()
         else:
-            self._unset_keepalive_if_required()
             self._direct = data
-            if serving.begin(prepared, packet, self):
+            if serving.begin(packet.prepared, packet, self):
                 self._set_busy()
             else:
                 self._direct = None
@@ -231,20 +229,23 @@ class Connection(HttpToolsProtocol):
 
     def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send the whole answer to the request that has no task, as uvicorn sends those of tasks."""
-        lines = [STATUS_LINE[status]]
-        for name, value in (*self.server_state.default_headers, *headers):
-            lines += (name, b": ", value, b"\r\n")
         is_last = self._stopping.is_set() and not self._behind
-        if is_last:
-            lines.append(b"connection: close\r\n")
-        lines += (b"\r\n", body)
+        last = ((b"connection", b"close"),) if is_last else ()
+        lines = b"\r\n".join(map(b": ".join, (*self.server_state.default_headers, *headers, *last)))
         self._direct = None
         if self.parser is not None:
-            self.transport.write(b"".join(lines))
+            self.transport.write(b"%b%b\r\n\r\n%b" % (STATUS_LINE[status], lines, body))
         if is_last:
             self.transport.close()
-        self.on_response_complete()
-        self._go_on()
+        self.server_state.total_requests += 1
+        self._answered = self.loop.time()
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.timeout_keep_alive_task is None:
+                self._keep_alive(self.timeout_keep_alive)
+        self._note_idle()
+        if self._behind or self._stopping.is_set():
+            self._go_on()
 
     def start_task(self, state: Mapping[str, Any]) -> None:
         """Let a task answer the request that has none yet. ``state`` goes into its scope."""
@@ -347,12 +348,36 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._answers.end()
         super().on_response_complete()
-        if self._is_idle() and self._seat.idle() and self.transport.get_write_buffer_size():
+        if self._is_idle():
+            self._note_idle()
+
+    def _note_idle(self) -> None:
+        """Note that no request is under way."""
+        if self._seat.idle() and self.transport.get_write_buffer_size():
             self._watch_stall()  # the connection would last until the client reads
+
+    def _keep_alive(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection if it has been idle for so long.
+
+        uvicorn stops this clock at each request, and starts it again. Requests without a task let it run: a look now
+        and then costs less.
+        """
+        self.timeout_keep_alive_task = None
+        if self._direct is not None or self._held:
+            return  # its answer starts the clock
+        left = self._answered + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._keep_alive(left)
+        else:
+            super().timeout_keep_alive_handler()
 
     def _set_busy(self) -> None:
         """Note that a request is being served."""
-        self._clear_deadline()
+        if self._deadline is not None:
+            self._clear_deadline()
         is_unread = self.flow.write_paused  # the answer before
         self._seat.busy(awaits_client=is_unread)
         if self._stall is not None and not is_unread:

@@ -5,12 +5,17 @@ not found in this way goes to the parser after all. Its task then goes on with w
 """
 
 from asyncio import Future
+from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
-from gateway.http.head import REQUEST_ID, KnownHeads, Packet
+from gateway.http.head import REQUEST_ID, KnownHeads, Preparation
 from gateway.observe.events import Observe, RequestAnswered
+
+_OLDEST = 128
+"""Requests among which those of one batch are looked for."""
 
 
 class Answer(Protocol):
@@ -41,14 +46,14 @@ class Origin(NamedTuple):
     client_request_id: str | None
 
 
-class Prepared(Protocol):
+class Prepared(Preparation, Protocol):
     """All that an app knows about requests with one head. It keeps no secrets of theirs."""
 
     @property
     def origin(self) -> Origin: ...
 
-    def begin(self, packet: Packet) -> Begun | None:
-        """Send what the request asks for. None if the request needs a task from the start."""
+    def begin(self, query_string: bytes, content: bytes) -> Begun | None:
+        """Send what a request asks for. None if the request needs a task from the start."""
 
     def answer(self, begun: Any) -> Answer | None:
         """Return the answer to a request whose row is done. None if a task has to find it."""
@@ -87,13 +92,16 @@ class Direct(NamedTuple):
     begun: Begun
     observe: Observe
 
-    def finish(self, _: object) -> None:
-        """Answer the request, whose row is done."""
-        app, began, request_id, exchange, prepared, begun, observe = self
+    def answer(self) -> Answer | None:
+        """Return the answer to the request, whose row is done. None if a task has to find it."""
         try:
-            answer = prepared.answer(begun)
+            return self.prepared.answer(self.begun)
         except Exception:  # noqa: BLE001 - the task finds out the same, and answers
-            answer = None
+            return None
+
+    def finish(self, answer: Answer | None) -> None:
+        """Send the answer, or let a task find it."""
+        app, began, request_id, exchange, prepared, begun, observe = self
         if answer is None:
             exchange.start_task({"arrival": (app, began, request_id), "begun": begun})
             return
@@ -116,3 +124,32 @@ class Direct(NamedTuple):
                 client_request_id,
             )
         )
+
+
+class Finishing:
+    """Finishes requests without a task whose rows are done. The rows of one batch are done at one time.
+
+    All answers are made before the first is sent. A client that is woken by each of them would take the processor away
+    in between, time and again.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: dict[Future[Any], Direct] = {}
+        self._ready: deque[tuple[Direct, Answer | None]] = deque()
+
+    def await_row(self, row: "Future[Any]", direct: Direct) -> None:
+        """Finish a request as soon as its row is done."""
+        self._under_way[row] = direct
+        row.add_done_callback(self._finish)
+
+    def _finish(self, row: "Future[Any]") -> None:
+        """Finish a request, with all others that can be. If one fails, the next row goes on with the rest."""
+        if row in self._under_way:
+            # The oldest have been sent together.
+            others = [one for one in islice(self._under_way, _OLDEST) if one.done() and one is not row]
+            for one in (row, *others):
+                direct = self._under_way.pop(one)
+                self._ready.append((direct, direct.answer()))
+        while self._ready:
+            direct, answer = self._ready.popleft()
+            direct.finish(answer)

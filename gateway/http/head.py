@@ -9,7 +9,8 @@ heads.
 import re
 from collections.abc import Callable, Mapping, MutableMapping
 from hashlib import blake2b
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from gateway.auth.principal import ClientCertificate
 from gateway.bounded import Bounded
@@ -34,8 +35,18 @@ _SANE = re.compile(rb"[!-~]{1,128}")
 _CHANGING = re.compile(rb"\r\n([Cc]ontent-[Ll]ength|[Ff]encing-[Tt]oken|[Ff]encing-[Hh]older): ([!-~]{1,256})(?=\r\n)")
 _LENGTH = b"content-length"
 _FRAMING = (_LENGTH, b"transfer-encoding")
+_END = b"\r\n\r\n"
+_NONE: Mapping[bytes, bytes] = MappingProxyType({})
 
-Prepared = TypeVar("Prepared")
+
+class Preparation(Protocol):
+    """All that is prepared for requests with one head, but for the values of its ``changing`` headers."""
+
+    def with_values(self, changing: Mapping[bytes, bytes]) -> Self:
+        """Return what is prepared for those with these values."""
+
+
+Prepared = TypeVar("Prepared", bound=Preparation)
 
 
 class Head(NamedTuple):
@@ -85,12 +96,12 @@ def client_request_id(value: bytes | None) -> str | None:
     return value.decode() if value is not None and _SANE.fullmatch(value) else None
 
 
-class Packet(NamedTuple):
+class Packet(NamedTuple, Generic[Prepared]):
     """One request. ``head`` identifies its head without the query and the values of ``changing`` headers.
 
     It also identifies the client's certificate, because the same bytes under another certificate are another caller's.
     ``changing``: the headers whose values clients change, by lower-case name. ``missing``: the bytes of the body that
-    are still to come.
+    are still to come. ``prepared`` is there for a known head, and has these values then.
     """
 
     head: bytes
@@ -98,6 +109,7 @@ class Packet(NamedTuple):
     content: bytes
     changing: Mapping[bytes, bytes]
     missing: int = 0
+    prepared: Prepared | None = None
 
 
 def seal(certificate: ClientCertificate | None) -> bytes:
@@ -109,14 +121,8 @@ def seal(certificate: ClientCertificate | None) -> bytes:
     return b"" if certificate is None else b"\0" + certificate.digest
 
 
-def read(data: bytes, seal: bytes = b"") -> Packet | None:
-    """Return bytes that begin a request as a packet. None if they are not exactly one request in its plainest form.
-
-    ``seal``: that of the connection.
-    """
-    line, end = _LINE.match(data), data.find(b"\r\n\r\n")
-    if line is None or end < 0 or len(data) > LARGEST:
-        return None
+def _read(data: bytes, line: "re.Match[bytes]", end: int, seal: bytes) -> Packet[Any] | None:
+    """Return bytes whose head ends there as a packet. None if they are not exactly one request in its plainest form."""
     method_and_path, query_string = line.groups(b"")
     # No head that the parser accepts has a zero byte, so these mark where values were.
     pieces, begin = [seal, method_and_path, b"\0"], line.end()
@@ -129,19 +135,25 @@ def read(data: bytes, seal: bytes = b"") -> Packet | None:
         pieces += (data[begin : header.start(2)], b"\0")
         begin = header.end()
     pieces.append(data[begin:end])
-    head, length = b"".join(pieces), changing.get(_LENGTH)
-    if length is None:
-        return Packet(head, query_string, b"", changing) if len(data) == end + 4 else None
+    head, length = b"".join(pieces), changing.get(_LENGTH, b"0")
     if len(length) > 5 or not length.isdigit():
         return None
-    missing = end + 4 + int(length) - len(data)
-    if missing < 0 or end + int(length) > LARGEST:
-        return None
-    return Packet(head, query_string, data[end + 4 :], changing, missing)
+    missing = _missing(data, end, int(length))
+    return None if missing is None else Packet(head, query_string, data[end + 4 :], changing, missing)
+
+
+def _missing(data: bytes, end: int, length: int) -> int | None:
+    """Return how many bytes of a body are still to come. None if there are more than that, or too many."""
+    missing = end + 4 + length - len(data)
+    return None if missing < 0 or end + length > LARGEST else missing
 
 
 class KnownHeads(Generic[Prepared]):
-    """All that an app has prepared for heads that it has seen, by their digests: headers may have secrets."""
+    """All that an app has prepared for heads that it has seen, by their digests: headers may have secrets.
+
+    A head is known by its digest without the values of ``changing`` headers. In the ordinary case these are the same as
+    well. Then it is known by the digest of its very bytes, and not even taken apart.
+    """
 
     def __init__(self, prepare: Callable[[Scope], Prepared | None], key: bytes) -> None:
         """``prepare`` returns None for a head whose requests always need a task. It gets the scope of one of them.
@@ -150,16 +162,36 @@ class KnownHeads(Generic[Prepared]):
         """
         self._prepare = prepare
         self._digest = blake2b(digest_size=16, key=key)
+        # With the length of the body.
+        self._repeated: Bounded[bytes, tuple[Prepared, int]] = Bounded(MOST)
         # By the hash of a head, which costs less than a digest, but could be that of two heads.
         self._known: Bounded[int, tuple[bytes, Prepared]] = Bounded(MOST)
         self._seen: Bounded[int, None] = Bounded(MOST)
 
-    def find(self, packet: Packet) -> Prepared | None:
-        """Return the thing that was prepared for requests with this head."""
-        known = self._known.get(hash(packet.head))
-        return known[1] if known is not None and known[0] == self._of(packet) else None
+    def read(self, data: bytes, seal: bytes = b"") -> Packet[Prepared] | None:
+        """Return bytes that begin a request as a packet, with what was prepared for its head, if that is known.
 
-    def learn(self, packet: Packet, scope: Scope) -> None:
+        None if they are not exactly one request in its plainest form. ``seal``: that of the connection.
+        """
+        line, end = _LINE.match(data), data.find(_END)
+        if line is None or end < 0 or len(data) > LARGEST:
+            return None
+        # A path has no zero byte. So these bytes are no other seal, path and headers.
+        mark = self._of(b"%b%b\0%b" % (seal, line[1], data[line.end() : end]))
+        repeated = self._repeated.get(mark)
+        if repeated is not None:
+            prepared, length = repeated
+            missing = _missing(data, end, length)
+            return None if missing is None else Packet(b"", line[2] or b"", data[end + 4 :], _NONE, missing, prepared)
+        packet: Packet[Prepared] | None = _read(data, line, end, seal)
+        known = None if packet is None else self._known.get(hash(packet.head))
+        if packet is None or known is None or known[0] != self._of(packet.head):
+            return packet
+        prepared = known[1].with_values(packet.changing)
+        self._repeated.remember(mark, (prepared, int(packet.changing.get(_LENGTH, b"0"))))
+        return packet._replace(prepared=prepared)
+
+    def learn(self, packet: Packet[Prepared], scope: Scope) -> None:
         """Prepare for further requests with this head. ``scope`` is what the parser has made of the packet."""
         if len(packet.head) > LONGEST:
             return
@@ -173,9 +205,9 @@ class KnownHeads(Generic[Prepared]):
         parsed = sorted(header for header in Head.of(scope).headers if header[0] in read_off)
         prepared = self._prepare(scope) if parsed == sorted(packet.changing.items()) else None
         if prepared is not None:
-            self._known.remember(mark, (self._of(packet), prepared))
+            self._known.remember(mark, (self._of(packet.head), prepared))
 
-    def _of(self, packet: Packet) -> bytes:
+    def _of(self, head: bytes) -> bytes:
         digest = self._digest.copy()
-        digest.update(packet.head)
+        digest.update(head)
         return digest.digest()

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway import budget
 from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.record import ANONYMOUS
-from gateway.http.direct import App, Direct, Exchange, Prepared
+from gateway.http.direct import App, Direct, Exchange, Finishing, Prepared
 from gateway.http.head import REQUEST_ID, Head, KnownHeads, Packet, client_request_id
 from gateway.http.turns import Turns
 from gateway.observe import stages
@@ -42,22 +42,23 @@ class Middleware:
         """The turns of strangers. They may be replaced while requests run."""
         # Unique, not secret: a random prefix of this process, and a count. A random id per request would cost more.
         self._prefix = token_hex(8)
+        self._finishing = Finishing()
         self._count = count(1)
 
-    def known(self, packet: Packet) -> Prepared | None:
-        """Return what the serving app has prepared for requests with this head. None if they need a task."""
+    def read(self, data: bytes, seal: bytes) -> Packet[Prepared] | None:
+        """Return what ``KnownHeads.read`` of the serving app returns. None if it answers no request without a task."""
         heads: KnownHeads[Prepared] | None = getattr(self.app, "known_heads", None)
-        return None if heads is None else heads.find(packet)
+        return None if heads is None else heads.read(data, seal)
 
-    def learn(self, packet: Packet, scope: Scope) -> None:
+    def learn(self, packet: Packet[Prepared], scope: Scope) -> None:
         """Let the serving app learn the head of a packet. ``scope`` has it as it was parsed."""
         heads: KnownHeads[Prepared] | None = getattr(self.app, "known_heads", None)
         if heads is not None:
             with suppress(GatewayError):  # such requests are refused, and their tasks say so
                 heads.learn(packet, scope)
 
-    def begin(self, prepared: Prepared, packet: Packet, exchange: Exchange) -> bool:
-        """Begin to answer a packet without a task. Return whether that is possible. ``prepared``: see ``known``."""
+    def begin(self, prepared: Prepared, packet: Packet[Prepared], exchange: Exchange) -> bool:
+        """Begin to answer a packet with a known head without a task. Return whether that is possible."""
         app = cast("App", self.app)
         began, request_id = perf_counter(), self._new_id()
         if prepared.origin.caller != ANONYMOUS:
@@ -65,7 +66,7 @@ class Middleware:
         elif self.turns.limit(began):
             return False  # its task waits for its turn
         try:
-            begun = prepared.begin(packet)
+            begun = prepared.begin(packet.query_string, packet.content)
         except Exception:  # noqa: BLE001 - the task finds out the same, and answers
             return False
         if begun is None:
@@ -74,7 +75,8 @@ class Middleware:
         if begun.row is None:
             exchange.start_task({"arrival": (app, began, request_id), "begun": begun})
         else:
-            begun.row.add_done_callback(Direct(app, began, request_id, exchange, prepared, begun, self.observe).finish)
+            direct = Direct(app, began, request_id, exchange, prepared, begun, self.observe)
+            self._finishing.await_row(begun.row, direct)
         return True
 
     def _new_id(self) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from itertools import pairwise, product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -16,7 +16,9 @@ import pytest
 from gateway import app
 from gateway.db import database, rights
 from gateway.http import connection as http_connection
+from gateway.http import direct
 from gateway.http.connection import Connection
+from gateway.http.direct import Finishing
 from gateway.http.middleware import Middleware
 from gateway.observe.events import RequestAnswered, WriteAccepted
 from gateway.tables.execute.fast_path import FastPath
@@ -460,6 +462,68 @@ async def test_a_direct_request_is_answered_while_the_gateway_stops(stage: Stage
     assert b"connection: close" in answer
     assert await stage.reader.read() == b""
     assert direct_answers == [204]
+
+
+async def test_a_connection_is_kept_alive_from_its_last_direct_answer_on(stage: Stage) -> None:
+    """The clock of uvicorn began with an answer of a task, before. It is not stopped at each request."""
+    [connection] = _connections(stage)
+    connection.timeout_keep_alive_handler()
+    assert not connection.transport.is_closing()
+    assert connection.timeout_keep_alive_task is not None, "it looks again later"
+    await stage.begin(PLAIN)
+    connection._answered = float("-inf")
+    connection.timeout_keep_alive_handler()
+    await stage.go_on()
+    assert b" 204 " in await stage.answer()
+    assert connection.timeout_keep_alive_task is not None, "the answer has started the clock again"
+    connection._answered = float("-inf")
+    connection.timeout_keep_alive_handler()
+    assert await stage.reader.read() == b""
+
+
+class Noted:
+    """A request without a task that notes what happens to it."""
+
+    def __init__(self, number: int, steps: list[str], *, fails: bool = False) -> None:
+        self.row: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._number, self._steps, self._fails = number, steps, fails
+
+    def answer(self) -> None:
+        self._steps.append(f"made {self._number}")
+
+    def finish(self, _: None) -> None:
+        self._steps.append(f"sent {self._number}")
+        if self._fails:
+            raise ValueError(self._number)
+
+
+async def _steps(*rows: int, fails: bool = False) -> list[str]:
+    """Return what happens to four requests whose rows are done in this order, but for those that are not."""
+    steps: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: steps.append(f"failed {context['exception']}"))
+    finishing, requests = Finishing(), [Noted(number, steps, fails=fails) for number in range(4)]
+    for one in requests:
+        finishing.await_row(one.row, cast("Any", one))
+    for number in rows:
+        requests[number].row.set_result(None)
+    await asyncio.sleep(0)
+    for one in requests:
+        one.row.cancel()
+    return steps
+
+
+async def test_all_answers_to_a_batch_are_made_before_the_first_is_sent() -> None:
+    assert await _steps(2, 0, 3) == ["made 2", "made 0", "made 3", "sent 2", "sent 0", "sent 3"]
+
+
+async def test_a_request_that_cannot_be_finished_holds_up_no_other() -> None:
+    made = ["made 1", "made 0"]
+    assert await _steps(1, 0, fails=True) == [*made, "sent 1", "failed 1", "sent 0", "failed 0"]
+
+
+async def test_a_request_behind_many_others_is_finished_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "_OLDEST", 1)
+    assert await _steps(3, 2) == ["made 3", "sent 3", "made 2", "sent 2"]
 
 
 def _connections(stage: Stage) -> set[Connection]:

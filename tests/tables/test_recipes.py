@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.errors import TokenMalformed
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
@@ -71,6 +72,38 @@ def test_fencing_headers_are_not_part_of_the_form() -> None:
     assert telling.shown() == FencingHeaders(
         Token(0, 5), "public.accounts/1", "ann", sequencers=(Sequencer.parse(proof.decode()),)
     )
+
+
+def test_a_head_reads_each_query_as_if_it_were_its_first(subtests: pytest.Subtests) -> None:
+    """It remembers the forms of queries with one filter."""
+    seasoned = FormReader().head(head())
+    assert seasoned is not None
+    for number in range(40):
+        for name in (b"id", b"filter_%d" % number, b"select", b"owner"):
+            assert seasoned.with_query(b"%b=eq.%d" % (name, number)) is not None
+    for query in (
+        "id=eq.7", "id=eq.a:b.c", "owner=eq.id=eq.7", "id=eq.7&owner=eq.8", "id=eq.7&id=eq.8", "id=eq.7&", "id=eq.%31",
+        "id=eq." + 201 * "1", "id=eq.", "id=eq.1\n", "id=neq.1", "id", "", "select=eq.id", "limit=eq.1",
+        "filter_39=eq.1", "id=eq.1&select=id", "select=id&id=eq.1",
+    ):  # fmt: skip
+        with subtests.test(query):
+            fresh = FormReader().head(head())
+            assert fresh is not None
+            assert seasoned.with_query(query.encode()) == fresh.with_query(query.encode())
+
+
+def test_values_take_the_place_of_those_of_the_head() -> None:
+    plain = FormReader().head(head())
+    assert plain is not None
+    later = plain.with_values({b"fencing-token": b"6", b"fencing-holder": b"ann"})
+    for one, token, holder in ((plain, Token(0, 5), None), (later, Token(0, 6), "ann")):
+        request = one.with_query(b"id=eq.1")
+        assert request is not None
+        assert (request.shown().token, request.shown().holder) == (token, holder)
+    unreadable = plain.with_values({b"fencing-token": b"x"}).with_query(b"id=eq.1")
+    assert unreadable is not None
+    with pytest.raises(TokenMalformed):
+        unreadable.shown()
 
 
 def test_other_filters_have_no_form(subtests: pytest.Subtests) -> None:

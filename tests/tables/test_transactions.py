@@ -115,7 +115,7 @@ def test_errors_say_which_write_they_are_about_once() -> None:
 
 def test_answers_are_put_together_as_they_are() -> None:
     first = Response(200, [(b"etag", b'"a"'), (b"content-length", b"12"), (b"content-type", b"x")], b'[{"n":1.00}]')
-    answer = transaction_document.combined([first, Response(204)])
+    answer = transaction_document.combined([first, Response(204, [])])
     assert answer.status == 200
     assert answer.body == (
         b'{"results":[{"status":200,"headers":{"etag":"\\"a\\""},"body":[{"n":1.00}]},'

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 from urllib.parse import parse_qsl, unquote_plus
 
 import orjson
@@ -196,8 +196,7 @@ MAX_ROWS = 100_000
 """Rows of one body."""
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(NamedTuple):
     """The rows of a body. ``text`` is the same rows as the text of one JSON array, as the caller sent them.
 
     ``columns`` are the keys that are written, sorted.

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote
 
 import orjson
@@ -37,10 +37,9 @@ class Row(Protocol):
     def __getitem__(self, name: str, /) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(NamedTuple):
     status: int
-    headers: Headers = field(default_factory=list)
+    headers: Headers
     body: bytes = b""
 
 
@@ -58,11 +57,6 @@ class Written:
     location: str | None = None
     total: int | None = None
     etag: str | None = None
-
-    @property
-    def is_brief(self) -> bool:
-        """Return whether only the numbers of rows are known."""
-        return self.body is None and self.location is None and self.etag is None
 
     @classmethod
     def from_row(cls, row: Row) -> "Written":
@@ -149,6 +143,11 @@ def fences(accepted: Accepted) -> Headers:
     if accepted.would_refuse:
         headers += would_refuse(accepted.would_refuse)
     return headers
+
+
+def fence(token: Token, resource: str) -> Headers:
+    """Return what ``fences`` returns for a write that was accepted under one fence."""
+    return [(b"fencing-token", str(token).encode()), (b"fencing-resource", resource.encode())]
 
 
 def write(request: Request, table: Table, written: Written, accepted: Accepted, path: str) -> Response:
@@ -248,28 +247,29 @@ def _without_resolution(request: Request, table: Table) -> Preferences:
     return replace(request.preferences, resolution=None)
 
 
-def _add_applied(headers: Headers, preferences: Iterable[str]) -> None:
-    if names := ", ".join(preferences):
-        headers.append((b"preference-applied", names.encode()))
+def _add_applied(headers: Headers, preferences: Sequence[str]) -> None:
+    if preferences:
+        headers.append((b"preference-applied", ", ".join(preferences).encode()))
 
 
-def applied(method: str, preferences: Preferences) -> Iterable[str]:
+def applied(method: str, preferences: Preferences) -> Sequence[str]:
     """Return the honoured preferences, in PostgREST's fixed order. ``method`` RPC: a call."""
-    writes = method in WRITES
+    writes, names = method in WRITES, list[str]()
     if preferences.resolution is not None and method == "POST":
-        yield f"resolution={preferences.resolution}"
+        names.append(f"resolution={preferences.resolution}")
     if preferences.missing is not None and method in ("POST", "PATCH"):
-        yield f"missing={preferences.missing}"
+        names.append(f"missing={preferences.missing}")
     if preferences.returns is not None and writes:
-        yield f"return={preferences.returns}"
+        names.append(f"return={preferences.returns}")
     if preferences.count is not None:
-        yield f"count={preferences.count}"
+        names.append(f"count={preferences.count}")
     if preferences.strict is not None:
-        yield "handling=strict" if preferences.strict else "handling=lenient"
+        names.append("handling=strict" if preferences.strict else "handling=lenient")
     if preferences.timezone is not None:
-        yield f"timezone={preferences.timezone}"
+        names.append(f"timezone={preferences.timezone}")
     if preferences.max_affected is not None and method in ("PATCH", "DELETE", "RPC"):
-        yield f"max-affected={preferences.max_affected}"
+        names.append(f"max-affected={preferences.max_affected}")
+    return names
 
 
 def _bounded(resources: Sequence[str]) -> bytes:
@@ -282,8 +282,10 @@ def _bounded(resources: Sequence[str]) -> bytes:
 
 def _content_location(path: str, query_string: bytes) -> bytes:
     """Return one address for all orders of its parameters, and without the key that some clients repeat there."""
-    parts = sorted(part for part in query_string.split(b"&") if part and not part.startswith(b"apikey="))
-    return b"?".join(filter(None, (_quoted(path), b"&".join(parts))))
+    if b"&" in query_string or b"apikey" in query_string:
+        parts = sorted(part for part in query_string.split(b"&") if part and not part.startswith(b"apikey="))
+        query_string = b"&".join(parts)
+    return b"%b?%b" % (_quoted(path), query_string) if query_string else _quoted(path)
 
 
 @lru_cache

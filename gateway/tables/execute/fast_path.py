@@ -24,6 +24,7 @@ from asyncio import Future
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from gateway.auth.grants import Rights
@@ -40,7 +41,7 @@ from gateway.fencing.record import Attempt, Rejection, refusal_error
 from gateway.fencing.token import Token
 from gateway.http.body import LARGE, SMALL
 from gateway.http.direct import Origin
-from gateway.http.head import REQUEST_ID, Head, Packet, client_request_id
+from gateway.http.head import REQUEST_ID, Head, client_request_id
 from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.record import refusals
 from gateway.record.refusals import MOST_TOGETHER, Audit
@@ -113,6 +114,7 @@ class Prepared(NamedTuple):
 
     ``headers``: of all answers to them. ``proof``: that of the caller, if it can end. ``use``: of its key, if any.
     ``role``: of the database, if not the gateway's own. ``caller``: all anonymous ones of such requests share a share.
+    ``changing``: the headers that not all of them have in common.
     """
 
     fast_path: "FastPath"
@@ -124,18 +126,22 @@ class Prepared(NamedTuple):
     use: Use | None
     role: KnownRole | None
     caller: Caller
+    changing: Mapping[bytes, bytes] = MappingProxyType({})
 
-    def begin(self, packet: Packet) -> Candidate | None:
+    def with_values(self, changing: Mapping[bytes, bytes]) -> "Prepared":
+        """Return what is known of those whose ``changing`` headers are these."""
+        return self._replace(plain=self.plain.with_values(changing), changing=changing)
+
+    def begin(self, query_string: bytes, content: bytes) -> Candidate | None:
         """Send the statement of a plain request of a known form. None if the request needs a task."""
         if self.proof is not None and not self.proof.holds():
             return None
         if self.use is not None:
             self.use.note()
         CALLER.set(self.caller)  # for a statement that takes a session of its own
-        plain = self.plain.with_query(packet.query_string, packet.changing)
-        role = self.role and partial(self.role.of, packet.changing)
-        candidate = Candidate(plain, self.origin.caller, self.rights, role=role)
-        self.fast_path.begin(candidate, packet.query_string, packet.content)
+        role = self.role and partial(self.role.of, self.changing)
+        candidate = Candidate(self.plain.with_query(query_string), self.origin.caller, self.rights, role=role)
+        self.fast_path.begin(candidate, query_string, content)
         return None if candidate.recipe is None else candidate
 
     def answer(self, begun: Candidate) -> Response | None:
@@ -419,19 +425,19 @@ class FastPath:
     def _written(self, candidate: Candidate, claim: Claim, row: Row) -> Response:
         recipe = candidate.recipe
         assert isinstance(recipe, WriteRecipe)
-        answers, written = recipe.answers, Written.from_row(row)
-        known = answers.get((written.touched, written.inserted)) if written.is_brief else None
+        is_brief = row["body"] is None and row["location"] is None and row["etag"] is None
+        known = recipe.answers.get((row["touched"], row["inserted"])) if is_brief else None
         if known is None:
+            written = Written.from_row(row)
             check_put(recipe.request, written.touched)
             assert candidate.plain is not None
             path = candidate.plain.form.path
             known = response.write(recipe.request, recipe.cached.table, written, Accepted(), path)
             known.headers.extend(recipe.profile)
-            if written.is_brief and written.touched <= 1:
-                answers[written.touched, written.inserted] = known
+            if is_brief and written.touched <= 1:
+                recipe.answers[written.touched, written.inserted] = known
         self._observe(recipe.accepted)
-        fences = response.fences(Accepted(claim.token, (claim.resource,)))
-        return Response(known.status, fences + known.headers, known.body)
+        return Response(known.status, response.fence(claim.token, claim.resource) + known.headers, known.body)
 
     def _read(self, candidate: Candidate, row: Row) -> Response | None:
         """Return the answer to a read. None if it is too large to share a trip."""

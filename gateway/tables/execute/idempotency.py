@@ -9,7 +9,7 @@ mutation is under way.
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from gateway.background import background_tasks, repeat
@@ -138,7 +138,7 @@ class IdempotentReplay:
         for number, tokens in enumerate(shown):
             claimed = await authorise(number, [resource for resource, by in kept.claimed if by == number])
             await self._raise_fences(_claims(claimed, tokens), caller)
-        return replace(kept.answer, headers=[*kept.answer.headers, REPLAYED])
+        return kept.answer._replace(headers=[*kept.answer.headers, REPLAYED])
 
     async def _raise_fences(self, claims: Claims, caller: str) -> None:
         implausible = await self._admission.admit(claims.shown())

@@ -8,12 +8,14 @@ plain has no form, and is planned each time. Nor has a long one, because forms a
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import InitVar, dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from gateway.bounded import Bounded
+from gateway.errors import GatewayError
 from gateway.fencing import headers as fencing_headers
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.resource import MAX_BYTES, escape
@@ -34,10 +36,10 @@ from gateway.tables.sql.shape import MOST
 MOST_NAMES = 1024
 _MOST_IN_ONE = 100
 _MOST_BODIES = 64
+_MOST_FORMS = 16
 _OF_OBJECTS = 8
 
 Headers: TypeAlias = Mapping[bytes, bytes]
-_NO_HEADERS: Headers = MappingProxyType({})
 _NO_VALUES: Mapping[str, object] = MappingProxyType({})
 
 # The headers that are part of a form. Any other header of the dialect makes a request special.
@@ -47,7 +49,9 @@ _VALUES = frozenset((*_FENCING, b"content-length"))
 _SPECIAL = (HEADERS | {b"expect"}) - _VALUES - frozenset(_IN_FORM)
 _SPECIAL_STARTS = (b"fencing-", b"x-fencing-", b"if-")
 # Values that need no decoding and mean themselves everywhere.
-_PLAIN_FILTER = re.compile(rb"([a-z_][a-z0-9_]{0,62})=eq\.([A-Za-z0-9_.:-]{1,200})")
+_PLAIN_VALUE = rb"[A-Za-z0-9_.:-]{1,200}"
+_IS_PLAIN = re.compile(_PLAIN_VALUE).fullmatch
+_PLAIN_FILTER = re.compile(rb"([a-z_][a-z0-9_]{0,62})=eq\.(%b)" % _PLAIN_VALUE)
 _PARAMETERS = frozenset(name.encode() for name in RESERVED)
 
 
@@ -70,36 +74,53 @@ class RequestForm(NamedTuple):
 
 
 class PlainRequest(NamedTuple):
-    """A plain request: its form, the values of its filters in order, and its headers."""
+    """A plain request: its form, the values of its filters in order, and its headers.
+
+    ``fencing``: what the fencing headers say, if they were read already.
+    """
 
     form: RequestForm
     values: list[str]
     headers: Headers
+    fencing: FencingHeaders | None = None
 
     def shown(self) -> FencingHeaders:
         """Return the fencing headers. Raises what ``gateway.fencing.headers.read`` raises."""
-        return _fencing_headers(*map(self.headers.get, _FENCING))
+        return self.fencing or _fencing_headers(self.headers)
 
 
 class PlainHead(NamedTuple):
-    """The head of a plain request, but for its query. ``acting``: as of ``RequestForm``."""
+    """The head of a plain request, but for its query.
+
+    ``forms``: those of queries with one filter, by its name. ``acting`` and ``fencing``: as in the whole request.
+    """
 
     method: str
     path: str
     in_form: tuple[bytes | None, ...]
     headers: Headers
+    forms: dict[bytes, RequestForm]
     acting: bool = False
+    fencing: FencingHeaders | None = None
 
     def without_secrets(self) -> "PlainHead":
         """Return the same head with those headers only that forms and recipes look at."""
         kept = {name: self.headers[name] for name in (*_IN_FORM, *_FENCING) if name in self.headers}
         return self._replace(headers=kept)
 
-    def with_query(self, query_string: bytes, changing: Headers = _NO_HEADERS) -> PlainRequest | None:
-        """Return the whole request as a form and its values. None if the query is not plain.
+    def with_values(self, changing: Headers) -> "PlainHead":
+        """Return the same head with these headers in place of its own."""
+        headers = {**self.headers, **changing}
+        with suppress(GatewayError):  # each request finds the same error
+            return self._replace(headers=headers, fencing=_fencing_headers(headers))
+        return self._replace(headers=headers)
 
-        ``changing``: headers of this request whose values replace those of the head.
-        """
+    def with_query(self, query_string: bytes) -> PlainRequest | None:
+        """Return the whole request as a form and its values. None if the query is not plain."""
+        name, _, only = query_string.partition(b"=eq.")
+        form = self.forms.get(name)
+        if form is not None and _IS_PLAIN(only):
+            return PlainRequest(form, [only.decode()], self.headers, self.fencing)
         if len(query_string) > LONGEST:
             return None
         parameters: list[bytes | str] = []
@@ -115,7 +136,9 @@ class PlainHead(NamedTuple):
             else:
                 return None
         form = RequestForm(self.method, self.path, self.in_form, tuple(parameters), self.acting)
-        return PlainRequest(form, values, {**self.headers, **changing} if changing else self.headers)
+        if len(parameters) == len(values) == 1 and len(self.forms) < _MOST_FORMS:
+            self.forms[name] = form
+        return PlainRequest(form, values, self.headers, self.fencing)
 
 
 class FormReader:
@@ -138,7 +161,7 @@ class FormReader:
         in_form = tuple(map(headers.get, _IN_FORM))
         if len(head.path) + sum(map(len, filter(None, in_form))) > LONGEST:
             return None
-        return PlainHead(head.method, head.path, in_form, headers, acting)
+        return PlainHead(head.method, head.path, in_form, headers, {}, acting)
 
     def read(self, head: Head, *, acting: bool = False) -> PlainRequest | None:
         """Return the request as a form and its values. None if it is not plain."""
@@ -156,20 +179,25 @@ class _Recipe:
     """The way from a request of one form to one statement. ``fixed``: the values of it that all of them have.
 
     ``cached``: the table it was learnt from. ``profile``: headers of the answer that name the schema, if one is to.
+    ``in_order``: the values that are fixed, by name, in the order in which the statement takes its own.
     """
 
     request: Request
     statement: Statement
-    fixed: Mapping[str, object]
+    fixed: InitVar[Mapping[str, object]]
     cached: CachedTable
     profile: Headings
+    in_order: tuple[tuple[str, object], ...] = field(init=False)
+
+    def __post_init__(self, fixed: Mapping[str, object]) -> None:
+        object.__setattr__(self, "in_order", tuple((name, fixed.get(name)) for name in self.statement.names))
 
     def arguments(self, values: Sequence[str], more: Mapping[str, object] = _NO_VALUES) -> list[object]:
         """Return those of the statement. ``values``: of the filters. ``more``: of a write, by their names."""
-        found = {**self.fixed, **more}
+        found = {**more}
         for number, value in enumerate(values):
             found[f"v{number}"] = value
-        return [found[name] for name in self.statement.names]
+        return [found.get(name, fixed) for name, fixed in self.in_order]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +319,12 @@ def _is_understood(plain: PlainRequest, request: Request) -> bool:
     )
 
 
+def _fencing_headers(headers: Headers) -> FencingHeaders:
+    return _read_fencing(*map(headers.get, _FENCING))
+
+
 @lru_cache(maxsize=4096)
-def _fencing_headers(*values: bytes | None) -> FencingHeaders:
+def _read_fencing(*values: bytes | None) -> FencingHeaders:
     """Read fencing headers. They are cached, because a holder repeats them."""
     return fencing_headers.read(
         [(name, value) for name, value in zip(_FENCING, values, strict=True) if value is not None]
