@@ -10,12 +10,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from gateway.errors import OutcomeUnknown
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+
+# Turns that a loop takes to read an answer that came while it was busy, and to end the batch.
+_TURNS = 3
 
 
 @dataclass(slots=True)
@@ -74,6 +78,7 @@ class Lane(Generic[Item, Answer]):
         order: Callable[[Item], Any] | None = None,
         lone_alone: bool = True,
         overlap: float | None = None,
+        half_from: int | None = None,
         pause: Callable[[], float] | None = None,
         concerns_all: Callable[[Exception], bool] = outcome_unknown,
     ) -> None:
@@ -84,12 +89,15 @@ class Lane(Generic[Item, Answer]):
         ``lone_alone``: a batch of one goes by ``alone`` at once. ``most`` items and ``room`` in sizes fit into a batch.
         ``order``: the sort key of a batch. Two batches that lock the same rows in opposite orders would deadlock.
         ``overlap``: seconds after which a batch sets out beside others that are still under way; None for never.
+        ``half_from``: a batch leaves before the one that has just ended is answered. It takes at most half of those
+        that are active, but at least so many. Two halves take turns then: one is under way while the other one is
+        answered. None: a batch leaves behind the answers of the one before, and takes all.
         ``pause`` returns the seconds between the end of a batch and the next one, which gives way to other work.
         """
         self._together, self._alone = together, alone
         self._most, self._room, self._order = most, room, order
         self._lone_alone, self._overlap, self._pause = lone_alone, overlap, pause
-        self._concerns_all = concerns_all
+        self._half_from, self._concerns_all = half_from, concerns_all
         self._waiting: deque[_Member[Item, Answer]] = deque()
         # Keys under way. A later item of such a key waits, because it might arrive before the earlier one.
         self._occupied: set[str | None] = set()
@@ -131,11 +139,18 @@ class Lane(Generic[Item, Answer]):
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let waiting items set out beside a batch that takes long: it may wait for a lock that is not theirs."""
         if self._waiting and self._timer is None and self._overlap is not None:
-            self._timer = loop.call_later(self._overlap, self._set_out)
+            self._timer = loop.call_later(self._overlap, self._look)
 
-    def _set_out(self) -> None:
+    def _look(self, turns: int = _TURNS) -> None:
+        """Set out beside a batch under way, unless its answer is there: the loop may have been too busy to read it."""
+        if turns:
+            self._timer = asyncio.get_running_loop().call_soon(self._look, turns - 1)
+        else:
+            self._set_out()
+
+    def _set_out(self, answered: int = 0) -> None:
         self._timer = None
-        members = self._taken()
+        members = self._taken(answered)
         loop = asyncio.get_running_loop()
         if members:
             self._under_way += 1
@@ -145,11 +160,14 @@ class Lane(Generic[Item, Answer]):
             task.add_done_callback(self._tasks.discard)
         self._watch(loop)
 
-    def _taken(self) -> list[_Member[Item, Answer]]:
+    def _taken(self, answered: int) -> list[_Member[Item, Answer]]:
         members: list[_Member[Item, Answer]] = []
         held_back: list[_Member[Item, Answer]] = []
         room, waiting, occupied = self._room, self._waiting, self._occupied
-        while waiting and len(members) < self._most and (not members or room >= waiting[0].size):
+        most = self._most
+        if answered and self._half_from is not None:
+            most = min(most, max(self._half_from, (len(waiting) + answered + 1) // 2))
+        while waiting and len(members) < most and (not members or room >= waiting[0].size):
             member = waiting.popleft()
             if member.key in occupied:
                 held_back.append(member)
@@ -162,16 +180,23 @@ class Lane(Generic[Item, Answer]):
         return members
 
     async def _carry(self, members: list[_Member[Item, Answer]]) -> None:
+        held = members
         try:
             try:
-                failed = await self._send(members)
+                tell = await self._send(members)
             finally:
                 self._under_way -= 1
                 self._ended = asyncio.get_running_loop().time()
-            if failed:
+            if tell is None:
                 # Beside the lane: retries may wait for locks, and the items behind them do not have to.
                 self._go_on()
-                await asyncio.gather(*(self._send_alone(member) for member in failed))
+                await asyncio.gather(*(self._retry(member) for member in members))
+            else:
+                if self._half_from is not None:
+                    held = []
+                    self._release(members)
+                    self._go_on(len(members))
+                tell()
         except asyncio.CancelledError:
             for member in self._waiting:
                 member.answer.cancel()
@@ -180,11 +205,15 @@ class Lane(Generic[Item, Answer]):
             # Without effect on answers that are there. Only a task that was cancelled leaves others.
             for member in members:
                 member.answer.cancel()
-            self._occupied.difference_update([member.key for member in members])
-            self._go_on()
+            if held:
+                self._release(held)
+                self._go_on()
 
-    def _go_on(self) -> None:
-        """Use the place that has become free in the lane."""
+    def _release(self, members: list[_Member[Item, Answer]]) -> None:
+        self._occupied.difference_update([member.key for member in members])
+
+    def _go_on(self, answered: int = 0) -> None:
+        """Use the place that has become free in the lane. ``answered``: by a batch of so many, which are told next."""
         if self._under_way and self._overlap is None:
             return
         if self._timer is not None:
@@ -196,13 +225,12 @@ class Lane(Generic[Item, Answer]):
         if delay > 0:
             self._timer = asyncio.get_running_loop().call_later(delay, self._set_out)
         else:
-            self._set_out()
+            self._set_out(answered)
 
-    async def _send(self, members: list[_Member[Item, Answer]]) -> list[_Member[Item, Answer]]:
-        """Send a batch; the members to send again, each alone."""
+    async def _send(self, members: list[_Member[Item, Answer]]) -> Callable[[], None] | None:
+        """Send a batch, and return what tells its senders. None if each member is to be sent again, alone."""
         if self._alone is not None and self._lone_alone and len(members) == 1:
-            await self._send_alone(members[0])
-            return []
+            return await self._send_alone(members[0])
         if self._order is not None:
             order = self._order
             members.sort(key=lambda member: order(member.item))
@@ -210,26 +238,30 @@ class Lane(Generic[Item, Answer]):
             answers = await self._together([member.item for member in members])
         except Exception as error:  # noqa: BLE001 - a batch fails for its members, not for the lane
             if self._alone is not None and not self._concerns_all(error):
-                return members
-            for member in members:
-                _fail(member.answer, copy(error))
-        else:
-            for member, answer in zip(members, answers, strict=True):
-                if not member.answer.done():
-                    member.answer.set_result(answer)
-        return []
+                return None
+            return partial(_fail, members, error)
+        return partial(_answer, members, answers)
 
-    async def _send_alone(self, member: _Member[Item, Answer]) -> None:
+    async def _send_alone(self, member: _Member[Item, Answer]) -> Callable[[], None]:
         assert self._alone is not None
         try:
             answer = await self._alone(member.item)
         except Exception as error:  # noqa: BLE001 - the error belongs to the sender
-            _fail(member.answer, error)
-        else:
-            if not member.answer.done():
-                member.answer.set_result(answer)
+            return partial(_fail, [member], error)
+        return partial(_answer, [member], [answer])
+
+    async def _retry(self, member: _Member[Item, Answer]) -> None:
+        tell = await self._send_alone(member)
+        tell()
 
 
-def _fail(answer: "asyncio.Future[Any]", error: Exception) -> None:
-    if not answer.done():
-        answer.set_exception(error)
+def _answer(members: Sequence[_Member[Any, Answer]], answers: Sequence[Answer]) -> None:
+    for member, answer in zip(members, answers, strict=True):
+        if not member.answer.done():
+            member.answer.set_result(answer)
+
+
+def _fail(members: Sequence[_Member[Any, Any]], error: Exception) -> None:
+    for member in members:
+        if not member.answer.done():
+            member.answer.set_exception(error if len(members) == 1 else copy(error))

@@ -1,6 +1,7 @@
 """Requests that arrive while a batch is under way share the next one, and no request suffers another's error."""
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,13 @@ class Database:
         if 13 in questions:
             raise ZeroDivisionError
         return [2 * question for question in questions]
+
+    def answer_once(self, told_by: socket.socket | None = None) -> None:
+        """Answer the batch under way, and none after it until ``open`` is set."""
+        if told_by is not None:
+            told_by.recv(1)
+        self.open.set()
+        self.open.clear()
 
     async def by_itself(self, question: int) -> int:
         self.alone.append(question)
@@ -63,6 +71,81 @@ async def test_requests_during_a_batch_share_the_next_one_in_order(database: Dat
     assert await asyncio.gather(first, *later) == [18, 10, 6, 8, 2, 4]
     assert database.batches == [[9], [1, 3, 4, 5], [2]]
     assert lane.idle()
+
+
+async def test_the_next_batch_leaves_before_the_senders_of_the_last_one_hear_their_answers(database: Database) -> None:
+    """It takes a later item of the same key, too: the earlier one has been carried out."""
+    lane = database.lane(half_from=8)
+    first = lane.ask(1, key="a")
+    await settled()
+    later = [lane.ask(2, key="a"), lane.ask(3, key="b")]
+    sent: list[list[int]] = []
+    first.add_done_callback(lambda _: sent.extend(database.batches))
+    database.open.set()
+    assert await asyncio.gather(first, *later) == [2, 4, 6]
+    assert sent == [[1], [2, 3]]
+
+
+async def test_the_next_batch_leaves_before_a_failure_of_the_last_one_is_heard(database: Database) -> None:
+    lane = database.lane(half_from=8)
+    database.error = OutcomeUnknown("lost")
+    first = lane.ask(1)
+    await settled()
+    second = lane.ask(2)
+    sent: list[list[int]] = []
+    first.add_done_callback(lambda _: sent.extend(database.batches))
+    database.open.set()
+    assert [type(answer) for answer in await asyncio.gather(first, second, return_exceptions=True)] == [
+        OutcomeUnknown,
+        OutcomeUnknown,
+    ]
+    assert sent == [[1], [2]]
+
+
+async def test_a_batch_after_another_takes_half_of_those_that_are_active(database: Database) -> None:
+    """The others belong to the next one, which its senders prepare while this one is under way."""
+    lane = database.lane(most=64, half_from=8)
+    asked = [lane.ask(number) for number in range(100, 120)]
+    await settled()
+    asked += [lane.ask(number) for number in range(120, 160)]
+    database.open.set()
+    await asyncio.gather(*asked)
+    # A burst that finds the lane free goes whole. Then it is half of 20 + 40, and half of 30 + 10.
+    assert [len(batch) for batch in database.batches] == [20, 30, 10]
+
+
+async def test_no_batch_is_halved_below_what_saves_more_commits_than_time(database: Database) -> None:
+    lane = database.lane(most=64, half_from=8)
+    asked = [lane.ask(1)]
+    await settled()
+    asked += [lane.ask(2) for _ in range(9)]
+    database.open.set()
+    await asyncio.gather(*asked)
+    assert [len(batch) for batch in database.batches] == [1, 8, 1]
+
+
+async def test_the_end_of_one_batch_lets_only_one_other_leave(database: Database) -> None:
+    """Others that wait leave when that one ends, or beside it after ``overlap``."""
+    lane = database.lane(most=2, overlap=PATIENCE, half_from=8)
+    asked = [lane.ask(1)]
+    await settled()
+    asked += [lane.ask(number) for number in (2, 3, 4)]
+    database.answer_once()
+    assert await asked[0] == 2
+    await settled()
+    assert database.batches == [[1], [2, 3]]
+    database.open.set()
+    assert await asyncio.gather(*asked) == [2, 4, 6, 8]
+
+
+async def test_a_lone_request_fails_with_the_very_error_of_its_own(database: Database) -> None:
+    error = Unavailable("13 is stuck")
+
+    async def fail(_: int) -> int:
+        raise error
+
+    answers = await asyncio.gather(Lane(database.together, fail, most=4).ask(13), return_exceptions=True)
+    assert answers[0] is error
 
 
 async def test_members_of_a_failed_batch_are_sent_alone(database: Database) -> None:
@@ -128,6 +211,23 @@ async def test_a_batch_overlaps_a_slow_one_but_not_for_its_keys(database: Databa
     database.open.set()
     assert await asyncio.gather(*asked) == [2, 4, 6]
     assert database.batches == [[1], [3], [2]]
+
+
+async def test_an_answer_that_came_while_the_loop_was_busy_ends_its_batch(database: Database) -> None:
+    """No other one sets out beside it, although the loop finds both due in one turn: the answer, and ``overlap``."""
+    lane, clock = database.lane(most=1, overlap=PATIENCE, half_from=8), Clock()
+    asked = [lane.ask(1)]
+    await settled()
+    asked += [lane.ask(2), lane.ask(3)]
+    here, there = socket.socketpair()
+    with here, there:
+        asyncio.get_running_loop().add_reader(here, database.answer_once, here)
+        there.send(b"!")
+        await clock.pass_by(PATIENCE)
+        asyncio.get_running_loop().remove_reader(here)
+    assert database.batches == [[1], [2]]
+    database.open.set()
+    assert await asyncio.gather(*asked) == [2, 4, 6]
 
 
 async def test_a_pause_after_a_batch_gathers_what_arrives_in_it(database: Database) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.db.database import Database, Record
 from gateway.db.pool import Session
-from gateway.observe.events import Event, StepReached
+from gateway.observe.events import BatchBegun, Event, StepReached, WriteAccepted
 from gateway.tables.execute import batches
 from tests.tables.asking import Send, answered, change, row, rows
 from tests.waiting import PATIENCE, waiting
@@ -96,6 +96,17 @@ async def test_writes_that_arrive_together_share_trips(write: Send, held: Databa
     assert sum(trips) >= ACCOUNTS - 5, "the first goes alone, the rest in batches"
     assert len(trips) <= 5
     assert await rows(held, BALANCES) == [(n, n) for n in range(ACCOUNTS)]
+
+
+async def test_the_next_writes_are_on_their_way_before_the_last_ones_are_answered(
+    write: Send, held: Database, events: list[Event]
+) -> None:
+    events.clear()
+    most = batches.MOST + batches.MOST // 2
+    for answer in await asyncio.gather(*(patched(write, 100 + n % ACCOUNTS, n) for n in range(most))):
+        answered(answer, 204)
+    kinds = [type(event) for event in events if isinstance(event, BatchBegun | WriteAccepted)]
+    assert kinds[:3] == [BatchBegun, BatchBegun, WriteAccepted]
 
 
 async def test_lone_and_large_writes_go_by_themselves(write: Send, trips: list[int]) -> None:

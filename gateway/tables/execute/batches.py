@@ -31,6 +31,8 @@ MOST = 64
 # Seconds after which the next batch sets out beside a batch under way. That one may be waiting for a lock or for a slow
 # disk, and both can be waited for side by side.
 OVERLAP = 0.004
+# A batch of writes that would be smaller is not halved, which would cost a commit. Reads gain nothing by halves.
+HALF_FROM = 8
 # Seconds without any statement after which no writer seems to be there.
 LULL = 0.05
 # Bytes of the values of one statement, and of a whole batch. A batch has to fit into the socket's buffer: a gateway
@@ -133,6 +135,7 @@ class Batches:
             order=lambda asked: asked.claim.resource if asked.claim else "",
             lone_alone=isinstance(kind, str),
             overlap=OVERLAP,
+            half_from=HALF_FROM if self._writes else None,
         )
         return lane
 
