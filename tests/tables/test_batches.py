@@ -5,7 +5,7 @@ That changes how often the database is asked, and nothing that a caller sees.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import repeat
 
 import asyncpg
@@ -67,18 +67,33 @@ def patched(write: Send, number: int, balance: int, token: int = 5) -> "asyncio.
     return asyncio.create_task(write("PATCH", target(number), {"balance": balance}, token=token))
 
 
-@pytest.fixture
-def trips(held: Database, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of statements in each shared round trip."""
+def counting(monkeypatch: pytest.MonkeyPatch, size: Callable[[Sequence[Sequence[object]]], int]) -> list[int]:
+    """The sizes of shared round trips so far."""
     sizes: list[int] = []
     real = asyncpg.Connection.fetchmany
 
     async def counted(session: Session, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
-        sizes.append(len(arguments))
+        sizes.append(size(arguments))
         return await real(session, sql, arguments)
 
     monkeypatch.setattr(asyncpg.Connection, "fetchmany", counted)
     return sizes
+
+
+def writes_of(values: Sequence[object]) -> int:
+    return max([len(value) for value in values if isinstance(value, list)], default=1)
+
+
+@pytest.fixture
+def trips(held: Database, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of writes in each shared round trip. A claim counts as one."""
+    return counting(monkeypatch, lambda arguments: sum(map(writes_of, arguments)))
+
+
+@pytest.fixture
+def statements(held: Database, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of statements in each shared round trip."""
+    return counting(monkeypatch, len)
 
 
 async def test_writes_that_arrive_together_share_trips(write: Send, held: Database, trips: list[int]) -> None:
@@ -107,6 +122,67 @@ async def test_the_next_writes_are_on_their_way_before_the_last_ones_are_answere
         answered(answer, 204)
     kinds = [type(event) for event in events if isinstance(event, BatchBegun | WriteAccepted)]
     assert kinds[:3] == [BatchBegun, BatchBegun, WriteAccepted]
+
+
+async def test_writes_of_different_rows_are_one_statement(
+    write: Send, held: Database, trips: list[int], statements: list[int]
+) -> None:
+    for response in await at_once(write, [{"balance": n, "note": None} for n in range(ACCOUNTS)]):
+        answered(response, 204)
+    for response in await at_once(write, [{"balance": 2 * n, "note": "two"} for n in range(ACCOUNTS)]):
+        answered(response, 204)
+    assert await rows(held, BALANCES) == [(n, 2 * n) for n in range(ACCOUNTS)]
+    assert (trips[-1], statements[-1]) == (ACCOUNTS, 1)
+
+
+async def test_takeovers_of_different_rows_are_one_statement_behind_their_claims(
+    write: Send, held: Database, trips: list[int], statements: list[int]
+) -> None:
+    for answer in await take_over(write):
+        answered(answer, 204)
+    assert (trips, statements) == ([ACCOUNTS + 1], [2])
+
+
+async def test_small_batches_are_not_planned_each_time(
+    write: Send, held: Database, statements: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions: set[Session] = set()
+    real = asyncpg.Connection.fetchmany
+
+    async def noted(session: Session, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
+        sessions.add(session)
+        return await real(session, sql, arguments)
+
+    monkeypatch.setattr(asyncpg.Connection, "fetchmany", noted)
+    for balance in range(20):
+        await at_once(write, [{"balance": balance}] * 2)
+    planned = "SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE statement LIKE 'WITH gw_asked%'"
+    found = [tuple(row) for session in sessions for row in await session.fetch(planned)]
+    assert sum(map(sum, found)) >= 10, "they were sent together"
+    assert all(custom <= 5 for custom, _ in found), found
+
+
+async def test_writes_of_one_row_are_a_statement_each(
+    write: Send, held: Database, trips: list[int], statements: list[int]
+) -> None:
+    """One statement would change a row once, and by any of them."""
+    await at_once(write, [{"balance": 1}] * 2)
+    del trips[:], statements[:]
+    writes = [write("PATCH", target(100 + n % 5), {"balance": n}, token=5) for n in range(ACCOUNTS)]
+    for answer in await asyncio.gather(*writes):
+        answered(answer, 204)
+    assert trips == statements == [ACCOUNTS]
+    assert (await rows(held, BALANCES))[:5] == [(n, ACCOUNTS - 5 + n) for n in range(5)], "the last one wins"
+
+
+async def test_a_row_that_is_not_there_is_touched_by_none(write: Send, held: Database, statements: list[int]) -> None:
+    await change(held, "DELETE FROM accounts WHERE id = 101")
+    writes = [write("PATCH", target(100 + n), {"balance": n}, token=5, prefer="count=exact") for n in range(ACCOUNTS)]
+    await asyncio.gather(*(write("PATCH", target(100), {"balance": 5}, token=5, prefer="count=exact") for _ in "12"))
+    del statements[:]
+    answers = await asyncio.gather(*writes)
+    assert [answer.headers["content-range"] for answer in answers] == ["0-0/1", "*/0", *["0-0/1"] * (ACCOUNTS - 2)]
+    assert statements == [1]
 
 
 async def test_lone_and_large_writes_go_by_themselves(write: Send, trips: list[int]) -> None:
@@ -254,16 +330,35 @@ async def test_writes_of_one_new_holder_raise_its_fence_once(write: Send, held: 
     assert await rows(held, TAKEN_OVER) == [(name(100), 6, "new", "tester", 5, "old")]
 
 
-async def test_new_resources_share_a_round_trip(write: Send, held: Database, trips: list[int]) -> None:
+async def test_new_resources_share_a_round_trip(
+    write: Send, held: Database, trips: list[int], statements: list[int]
+) -> None:
     for numbers in (range(200, 201), range(300, 300 + ACCOUNTS), range(400, 400 + ACCOUNTS)):
         bodies = [{"id": number, "balance": number} for number in numbers]
         for answer in await asyncio.gather(*(write("POST", "/accounts", body, token=1) for body in bodies)):
             answered(answer, 201)
     # The first is tried without a claim, and the second batch finds out what the first one has learnt.
-    assert trips[-1] == ACCOUNTS + 1
+    assert (trips[-1], statements[-1]) == (ACCOUNTS + 1, 2)
     found = await rows(held, "SELECT resource, value FROM fencing.fence WHERE value = 1 ORDER BY resource")
     assert len(found) == 2 * ACCOUNTS + 1
     assert await rows(held, TAKEN_OVER) == [], "nobody is overtaken"
+
+
+async def test_a_new_row_whose_name_is_stored_in_another_way_is_refused_alone(
+    write: Send, held: Database, statements: list[int]
+) -> None:
+    """One statement cannot tell which of its writes has inserted a row, so each must have inserted its own."""
+    await change(held, "CREATE TABLE codes (code varchar(3), place int PRIMARY KEY)")
+    await change(held, "ALTER TABLE codes DROP CONSTRAINT codes_pkey, ADD PRIMARY KEY (code, place)")
+    for first in (10, 20, 30):
+        codes = [("abc", first), ("abc ", first + 1), ("def", first + 2)]
+        answers = await asyncio.gather(
+            *(write("POST", "/codes", {"code": code, "place": place}, token=1) for code, place in codes)
+        )
+        assert [answer.status_code == 201 for answer in answers] == [True, False, True]
+    assert statements[-1] == 2
+    found = await rows(held, "SELECT code, place % 10 FROM codes ORDER BY place")
+    assert found == [("abc", 0), ("def", 2)] * 3
 
 
 async def test_one_that_fails_undoes_its_own_raise_only(write: Send, held: Database, trips: list[int]) -> None:

@@ -1,7 +1,7 @@
 """Batches of statements: those of one text that arrive together are one transaction and one commit.
 
-A sender sees no difference. A statement whose batch fails is sent again alone. If fences have to rise first, the first
-statement of the batch claims for all others (docs/decisions/016).
+A sender sees no difference. Writes of different resources become one statement. One whose batch fails is sent again
+alone. If fences have to rise first, the first statement of the batch claims for all others (docs/decisions/016).
 """
 
 import asyncio
@@ -53,7 +53,8 @@ class Asked:
 
     ``claim``: that of a write. Its fence has to carry the token. If it ``may_raise``, it can be ``claimed``: sent
     behind a claim, which raises the fence. ``role``: it runs under this one. The statement looks at no fence then, and
-    what carries it out does.
+    what carries it out does. ``together``: the statement for several such requests of different resources. It is None
+    unless the values alone name the resource: no row is of two resources then.
 
     From its sending on, ``since`` tells when that was, ``origin`` the request that asked, and ``caller`` its caller. A
     batch belongs to no caller, and a session for one statement counts in its share.
@@ -65,6 +66,7 @@ class Asked:
     claim: Claim | None = None
     may_raise: bool = False
     role: Role | None = None
+    together: Statement | None = None
     claimed: bool = False
     since: float = 0.0
     origin: object | None = None
@@ -144,19 +146,24 @@ class Batches:
         if first.role is not None:
             return await self._under_role(first.role.name, batch)
         statement, arguments = first.statement, [asked.arguments for asked in batch]
+        together = _one_for_all(batch)
+        if together is not None:
+            arguments = [_arrays(batch, together)]
+            statement = together
         # The first statement of a transaction checks its table. The result holds until the transaction ends.
         checks = statement.names.index(CHECKS)
         for one in arguments if first.claimed else arguments[1:]:
             one[checks] = False
         if not first.claimed:
             return await self._trip(batch, self._many(statement.text, arguments))
-        # The first statement claims for all others, and writes nothing. It waits for the writers that it overtakes.
-        # Each other one has a snapshot of its own, looks at its fence, and writes.
+        # The first statement claims for all others, and writes nothing. It waits for no fence that a writer has locked.
+        # Those behind it have newer snapshots, look at fences, and write.
         own: dict[str, object] = {CHECKS: True, CLAIMS: _claims(batch)}
-        arguments.insert(0, list(map(own.get, statement.names)))
+        nothing = None if together is None else [None]
+        arguments.insert(0, [own.get(name, nothing) for name in statement.names])
         rows = await self._trip(batch, self._database.fetchmany_claim(statement.text, arguments, _carried(batch)))
         claimed = rows.pop(0)
-        self._note(statement.text, claimed, rows)
+        self._note(first.statement.text, claimed, rows)
         return rows
 
     async def _alone(self, asked: Asked) -> Record | None:
@@ -213,6 +220,21 @@ class Batches:
             self._back = perf_counter()
             waited = began - min(asked.since for asked in batch)
             self._observe(BatchSent(self._writes, len(batch), waited, self._back - began))
+
+
+def _one_for_all(batch: Sequence[Asked]) -> Statement | None:
+    """Return the one statement of a batch. None if two of its writes might be of one row."""
+    if len({asked.claim and asked.claim.resource for asked in batch}) < len(batch) or len(batch) == 1:
+        return None
+    return batch[0].together if all(asked.together for asked in batch) else None
+
+
+def _arrays(batch: Sequence[Asked], together: Statement) -> list[object]:
+    """Return the values of a batch as the one statement takes them."""
+    columns = zip(*(asked.arguments for asked in batch), strict=True)
+    values: dict[str, object] = dict(zip(batch[0].statement.names, map(list, columns), strict=True))
+    values |= {CHECKS: True, CLAIMS: None}
+    return [values[name] for name in together.names]
 
 
 def _claims(batch: Iterable[Asked]) -> str | None:

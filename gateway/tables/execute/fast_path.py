@@ -265,6 +265,7 @@ class FastPath:
             claim=claim,
             may_raise=recipe.may_raise,
             role=candidate.role and _declaring(candidate.role(), recipe.cached, claim),
+            together=recipe.statement.together,
         )
         candidate.row = self._send(candidate.asked, claim)
 

@@ -1,7 +1,7 @@
 """The pieces SQL is put together from: quoted identifiers, bound values, types by their name, filters, compiled text.
 
 Values travel as text, and the server casts them to the type in the catalog. ``bind`` decides where a value comes from.
-It is a parameter in an ordinary statement, and a column of a list of values in a statement for many requests. Every
+It is a parameter in an ordinary statement, and a column of a list of values in a statement for several requests. Every
 identifier goes through ``quoted`` or ``reference``.
 """
 
@@ -42,13 +42,15 @@ class Statement:
     """SQL text and the order in which it takes its named values.
 
     ``runs_code``: a read that carries out views or policies, which may be a write. ``tables``: the names of all tables
-    that a read shows rows of, as ``schema.table``.
+    that a read shows rows of, as ``schema.table``. ``together``: the one statement that does the same for several
+    requests, if there is one. It takes an array in place of each of their values.
     """
 
     text: str
     names: tuple[str, ...]
     runs_code: bool = False
     tables: tuple[str, ...] = ()
+    together: "Statement | None" = None
 
     def arrange(self, values: dict[str, object]) -> list[object]:
         return [values[name] for name in self.names]
@@ -122,8 +124,9 @@ def kept(make: Callable[[Shape], Statement]) -> Callable[[Shape], Statement]:
         statement = statements.get(shape)
         if statement is None:
             statement = make(shape)
-            if len(statement.text) <= LONGEST_KEPT:
-                statements.remember(shape, statement, len(statement.text))
+            size = len(statement.text) + (len(statement.together.text) if statement.together else 0)
+            if size <= LONGEST_KEPT:
+                statements.remember(shape, statement, size)
         return statement
 
     return made

@@ -4,13 +4,14 @@ Values are parameters and travel as text, cast by the server to the type in the 
 catalog, except for aliases; every one of them goes through one quoting function.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.sql.expression import CTE, ColumnElement
 from sqlalchemy.sql.functions import Function as Called
 
@@ -50,6 +51,7 @@ from gateway.tables.sql.shape import CHECKS, CLAIMS, FilterShape, LockShape, Rea
 _PLAIN_TYPES = frozenset(("smallint", "integer", "bigint", "uuid", "date", "boolean"))
 # Names of our own inside statements, unlikely to be anyone's table.
 _BODY, _ELEMENT, _FENCE, _WRITE, _PAGE = "gw_body", "gw_element", "gw_fence", "gw_write", "gw_page"
+_VALUES, _ASKED = "gw_values", "gw_asked"
 _CALL, _RESULT = "gw_call", "gw_result"
 
 
@@ -182,6 +184,59 @@ class Statements:
         return compiled(sa.select(sa.literal_column("1")).select_from(self._target).where(*where))
 
     def _write(self, shape: WriteShape) -> Statement:
+        statement = self._write_one(shape)
+        return replace(statement, together=self._write_together(shape)) if _may_be_together(shape) else statement
+
+    def _write_together(self, shape: WriteShape) -> Statement:
+        """Return the statement of several writes, each under another resource, which its values name.
+
+        They share a snapshot, and each fence is looked at and locked as for one of them. An update has only rows of its
+        own resource, so no row is of two updates. A new row does not tell which request it is of. Each has exactly one
+        row of its name, or an error undoes all. A name that is stored in another way would be the name of two rows.
+        """
+        assert self._named is not None
+        asked = _asked(shape)
+        fence = _fence(asked.c)
+        body = self._body(shape, fence.c.payload)
+        name: ColumnElement[Any] = sa.literal_column(name_expression(self._named)).label("name")
+        touched: ColumnElement[Any]
+        inserted: ColumnElement[Any]
+        stray: ColumnElement[Any]
+        held, first = fence.c.number.is_not(None), asked.c.number == sa.literal_column("1")
+        if shape.action == "POST":
+            rows = sa.select(*body.values.values()).select_from(fence, *body.sources)
+            added = postgresql.insert(self._target).from_select([self._target.c[one] for one in body.values], rows)
+            write = added.returning(name).cte(_WRITE)
+            own = write.c.name == asked.c.resource
+            touched = inserted = sa.func.count(own)
+            strays, stray = sa.and_(held, touched != sa.literal_column("1")), asked.c.resource
+        else:
+            conditions = Conditions(self.table, lambda slot, _: fence.c[f"v{slot}"])
+            change = sa.update(self._target).values({self._target.c[one]: value for one, value in body.values.items()})
+            change = change.where(*(conditions.condition(one, self.table.name) for one in shape.filters))
+            write = change.returning(name, fence.c.number).cte(_WRITE)
+            own = write.c.number == asked.c.number
+            touched, inserted = sa.func.count(own), sa.literal_column("0")
+            another = (write.c.name == asked.c.resource).is_not(sa.true())
+            strays = sa.func.count(own).filter(another) > sa.literal_column("0")
+            stray = sa.func.min(write.c.name).filter(another)
+        row = sa.select(
+            _if_asked(self._as_planned(shape), first).label("current"),
+            touched.label("touched"),
+            sa.null().label("body"),
+            inserted.label("inserted"),
+            sa.null().label("location"),
+            sa.null().label("etag"),
+            sa.case((strays, sa.func.fencing.refuse_mismatch_v1(stray))).label("strays"),
+            held.label("held"),
+            sa.and_(sa.not_(held), _overtaken(asked.c)).label("overtaken"),
+            sa.case((first, _claims())).label("risen"),
+        )
+        row = row.select_from(asked.outerjoin(fence, fence.c.number == asked.c.number).outerjoin(write, own))
+        row = row.group_by(asked.c.number, asked.c.resource, asked.c.epoch, asked.c.value, fence.c.number)
+        return compiled(row.order_by(asked.c.number))
+
+    def _write_one(self, shape: WriteShape) -> Statement:
         fence = _fence() if shape.fenced else None
         held = [] if fence is None else [sa.exists(sa.select(fence.c.resource))]
         change = {"PATCH": self._update, "DELETE": self._delete}.get(shape.action, self._insert)(shape, held)
@@ -206,7 +261,7 @@ class Statements:
             results += _verification(resource, raises=shape.fenced)
         if held:
             overtaken = sa.and_(sa.not_(held[0]), _overtaken())
-            results += [held[0].label("held"), overtaken.label("overtaken"), _claims()]
+            results += [held[0].label("held"), overtaken.label("overtaken"), _claims().label("risen")]
         row = sa.select(*results).select_from(write)
         if shape.rows:
             too_large = sa.func.fencing.refuse_mismatch_v1(sa.literal_column(string(ANSWER)))
@@ -288,9 +343,10 @@ class Statements:
         covered = sa.case((claimed, sa.true()), else_=sa.func.fencing.refuse_mismatch_v1(name))
         return sa.case((sa.and_(*where), covered), else_=sa.false()) if where else covered
 
-    def _body(self, shape: WriteShape | LockShape) -> "_Body":
+    def _body(self, shape: WriteShape | LockShape, payload: ColumnElement[Any] | None = None) -> "_Body":
+        """``payload``: where its text comes from, if not from a value of the statement."""
         columns = [self.table.columns[name] for name in shape.columns]
-        document = sa.cast(bound("payload", sa.Text()), Type("json"))
+        document = sa.cast(bound("payload", sa.Text()) if payload is None else payload, Type("json"))
         definition = [sa.column(quoted(column.name), Type(column.type)) for column in columns]
         if not shape.fill_defaults:
             recordset = sa.func.json_to_recordset(document).table_valued(*definition)
@@ -377,29 +433,64 @@ def _page(rows: sa.Select[Any], shape: ReadShape) -> sa.Subquery:
     return rows.subquery(_PAGE)
 
 
-def _fence() -> CTE:
+_CLAIM: Mapping[str, sa.types.TypeEngine[Any]] = {
+    "resource": sa.Text(), "epoch": sa.Integer(), "value": sa.BigInteger(), "holder": sa.Text(),
+}  # fmt: skip
+_Claimed: TypeAlias = Mapping[str, ColumnElement[Any]] | ReadOnlyColumnCollection[str, Any]
+"""Where the resource, the token and the holder of a write come from."""
+_ONE: _Claimed = {name: bound(name, type_) for name, type_ in _CLAIM.items()}
+
+
+def _may_be_together(shape: WriteShape) -> bool:
+    """Return whether one statement can do such writes of several requests: of one row each, and without rows back."""
+    special = shape.rows or shape.location or shape.guarded or shape.tagged or shape.located or shape.fill_defaults
+    plain = shape.action in ("PATCH", "POST") and shape.conflict is None and not shape.default_row
+    return shape.fenced and plain and not special and all(map(_is_plain, shape.filters))
+
+
+def _is_plain(shape: FilterShape) -> bool:
+    """Return whether a filter compares a column with one value."""
+    return shape[0] not in ("and", "or") and shape[1] == "eq" and not shape[2] and not shape[0][1]
+
+
+def _asked(shape: WriteShape) -> CTE:
+    """Return the values of several requests, a numbered row for each.
+
+    The arrays are in subqueries of their own. A planner that knew how short one is would plan each batch anew.
+    """
+    types: dict[str, sa.types.TypeEngine[Any]] = {
+        **_CLAIM,
+        "payload": sa.Text(),
+        **{f"v{one[3]}": sa.Text() for one in shape.filters},
+    }
+    arrays = (sa.select(bound(name, postgresql.ARRAY(type_))).scalar_subquery() for name, type_ in types.items())
+    columns = (sa.column(name, type_) for name, type_ in types.items())
+    rows = sa.func.unnest(*arrays).table_valued(*columns, with_ordinality="number").render_derived(name=_VALUES)
+    return sa.select(*rows.c).cte(_ASKED)
+
+
+def _fence(claimed: _Claimed = _ONE) -> CTE:
     """Return the fence row, locked against a raise, if it carries exactly the presented token and nothing older is
-    pending.
+    pending. The values of a request that stands in a list with others come along.
 
     The visible version already carries the token. So the raise was committed before this statement's snapshot, or an
-    earlier statement of this transaction has made it. The snapshot sees all that the raise has waited for.
+    earlier statement of this transaction has made it. The snapshot sees all that the raise has waited for. A fence that
+    has risen since is judged again in its newest version, because it is locked.
     """
     fence = sa.table("fence", *(sa.column(name) for name in ("resource", "epoch", "value", "holder")), schema="fencing")
     intent = sa.table("intent", *(sa.column(name) for name in ("resource", "epoch", "value")), schema="fencing")
-    epoch, value, holder = (
-        bound("epoch", sa.Integer()), bound("value", sa.BigInteger()), bound("holder", sa.Text()),
-    )  # fmt: skip
+    epoch, value, holder = claimed["epoch"], claimed["value"], claimed["holder"]
     older = sa.exists().where(
         intent.c.resource == fence.c.resource, sa.tuple_(intent.c.epoch, intent.c.value) < sa.tuple_(epoch, value)
     )
     return (
-        sa.select(fence.c.resource)
+        sa.select(*([fence.c.resource] if claimed is _ONE else claimed.values()))
         .where(
-            fence.c.resource == bound("resource", sa.Text()),
+            fence.c.resource == claimed["resource"],
             fence.c.epoch == epoch,
             fence.c.value == value,
             sa.or_(holder.is_(None), fence.c.holder.is_(None), fence.c.holder == holder),
-            sa.not_(older.correlate(fence)),
+            sa.not_(older.correlate_except(intent)),
         )
         # A fence that is being raised is skipped, not waited for: others may share this statement's batch.
         .with_for_update(read=True, of=fence, skip_locked=True)
@@ -408,11 +499,9 @@ def _fence() -> CTE:
     )
 
 
-def _overtaken() -> ColumnElement[Any]:
+def _overtaken(claimed: _Claimed = _ONE) -> ColumnElement[Any]:
     """Whether the fence carries a higher token already."""
-    return sa.func.fencing.is_overtaken_v1(
-        bound("resource", sa.Text()), bound("epoch", sa.Integer()), bound("value", sa.BigInteger())
-    )
+    return sa.func.fencing.is_overtaken_v1(claimed["resource"], claimed["epoch"], claimed["value"])
 
 
 def _claims() -> ColumnElement[Any]:
@@ -421,16 +510,18 @@ def _claims() -> ColumnElement[Any]:
     The claims are in a subquery of their own, for the same reason as the question of ``_if_asked``.
     """
     claims = sa.select(sa.cast(bound(CLAIMS, sa.Text()), Type("json"))).scalar_subquery()
-    return sa.func.fencing.claim_each_v1(claims).label("risen")
+    return sa.func.fencing.claim_each_v1(claims)
 
 
-def _if_asked(check: str) -> ColumnElement[Any]:
-    """Return a check of the table, for the one statement of a transaction that makes it.
+def _if_asked(check: str, row: ColumnElement[bool] | None = None) -> ColumnElement[Any]:
+    """Return a check of the table, for the one statement of a transaction that makes it. ``row``: the one that does.
 
     The question is in a subquery of its own. A planner that knew the answer would find each custom plan cheaper than a
     generic one. It would make a plan for each write.
     """
-    asked = sa.select(bound(CHECKS, sa.Boolean())).scalar_subquery()
+    asked: ColumnElement[Any] = sa.select(bound(CHECKS, sa.Boolean())).scalar_subquery()
+    if row is not None:
+        asked = sa.and_(asked, row)
     return sa.case((asked, sa.literal_column(check)), else_=sa.true())
 
 

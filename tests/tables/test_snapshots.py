@@ -1,0 +1,139 @@
+"""One statement of several writes is stopped between its snapshot and its locks, and newer holders commit meanwhile.
+
+No write of an older holder takes effect then, however PostgreSQL plans the statement.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+import asyncpg
+import httpx
+import pytest
+
+from gateway.db import database as store
+from gateway.db.database import Database
+from gateway.db.servers import APPLICATION
+from gateway.demo.embedded import EmbeddedPostgres
+from gateway.tables.pipeline import Exposure
+from tests.postgres import fresh
+from tests.tables.asking import Send, answered, client_of, rows, send
+from tests.waiting import PATIENCE, waiting
+
+WRITERS = range(100, 110)
+
+# The look for older object writes comes after the snapshot, and before the lock. Here, it waits while the gate is shut.
+GATE = f"""
+    CREATE TABLE gate (shut boolean);
+    INSERT INTO gate VALUES (false);
+    CREATE FUNCTION pass() RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS $$ BEGIN
+        WHILE current_setting('application_name') = '{APPLICATION}' AND (SELECT shut FROM public.gate) LOOP
+            PERFORM pg_sleep(0.01);
+        END LOOP;
+        RETURN true;
+    END $$;
+    ALTER TABLE fencing.intent RENAME TO announced;
+    CREATE VIEW fencing.intent AS SELECT * FROM fencing.announced WHERE public.pass();
+    INSERT INTO fencing.announced (resource, bucket, key, write_id, epoch, value, attempt)
+    SELECT 'public.accounts/' || id, 'b', 'k' || id, gen_random_uuid(), 0, 5, 1 FROM unnest(ARRAY[103, 106]) AS id;
+"""
+AT_THE_GATE = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event = 'PgSleep' AND query LIKE 'WITH gw_asked%'
+"""
+TAKE_OVER = "SELECT decision FROM fencing.claim_v1($1, 0, 6, 'newer', 'newer', false, gen_random_uuid())"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patient_locks() -> Iterator[None]:
+    """A batch goes on waiting for a row."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "SHARED_LOCK_TIMEOUT", PATIENCE)
+        yield
+
+
+@pytest.fixture(
+    params=[
+        "default_transaction_isolation = 'read committed'",
+        "default_transaction_isolation = 'repeatable read'",
+        "default_transaction_isolation = 'serializable'",
+        "plan_cache_mode = force_generic_plan",
+        "enable_nestloop = off",
+        "enable_hashjoin = off",
+        "enable_indexscan = off",
+    ]
+)
+def dsn(postgres_server: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database with another setting."""
+    with fresh(postgres_server) as dsn:
+        asyncio.run(_set(dsn, request.param))
+        yield dsn
+
+
+async def _set(dsn: str, setting: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    name = await connection.fetchval("SELECT current_database()")
+    await connection.execute(f'ALTER DATABASE "{name}" SET {setting}')
+    await connection.close()
+
+
+@pytest.fixture
+async def session(tables: Database, stranger: asyncpg.Connection, write: Send) -> asyncpg.Connection:
+    """The session of newer holders. Holders of token 5 have written their rows."""
+    await stranger.execute("INSERT INTO accounts (id) SELECT unnest($1::bigint[])", WRITERS)
+    for _ in range(3):
+        for answer in await asyncio.gather(*(older(write, number) for number in WRITERS)):
+            answered(answer, 204)
+    return stranger
+
+
+async def older(write: Send, number: int, balance: int = 0) -> httpx.Response:
+    return await write("PATCH", f"/accounts?id=eq.{number}", {"balance": balance}, token=5, holder="older")
+
+
+async def test_a_takeover_between_the_snapshot_and_the_lock_wins(
+    write: Send, tables: Database, session: asyncpg.Connection
+) -> None:
+    await session.execute(GATE)
+    await session.execute("UPDATE gate SET shut = true")
+    writes = [asyncio.create_task(older(write, number, 5)) for number in WRITERS]
+    async with asyncio.timeout(PATIENCE):
+        while not await session.fetchval(AT_THE_GATE):
+            await asyncio.sleep(0.01)
+    taken = [103, 105, 106, 109]
+    for number in taken:
+        async with session.transaction():
+            assert await session.fetchval(TAKE_OVER, f"public.accounts/{number}") == "raised"
+            await session.execute("UPDATE accounts SET balance = 6 WHERE id = $1", number)
+    assert not any(one.done() for one in writes)
+    await session.execute("UPDATE gate SET shut = false")
+    for number, one in zip(WRITERS, writes, strict=True):
+        answered(await one, 412, "token-stale") if number in taken else answered(await one, 204)
+    found = await rows(tables, "SELECT id, balance FROM accounts WHERE id >= 100 ORDER BY id")
+    assert found == [(number, 6 if number in taken else 5) for number in WRITERS]
+
+
+async def test_a_takeover_waits_for_writes_that_have_their_locks(
+    write: Send, tables: Database, exposure: Exposure, session: asyncpg.Connection, dsn: str
+) -> None:
+    """The batch waits for a row in its midst, which it finds again in its newest version."""
+    async with client_of(tables, exposure) as another:
+        async with session.transaction():
+            await session.execute("UPDATE accounts SET note = 'locked' WHERE id = 104")
+            writes = [asyncio.create_task(older(write, number, 5)) for number in WRITERS]
+            await waiting(tables)
+            newer = [
+                asyncio.create_task(
+                    send(another, "PATCH", f"/accounts?id=eq.{number}", {"balance": 6}, token=6, holder="newer")
+                )
+                for number in (101, 108)
+            ]
+            await waiting(tables, 2)
+            assert not newer[0].done(), "its predecessor has the fence"
+        for one in newer:
+            answered(await one, 204)
+    for number, one in zip(WRITERS, writes, strict=True):
+        assert (await one).status_code in ((204, 412) if number in (101, 108) else (204,))
+    found = await rows(tables, "SELECT id, balance, note FROM accounts WHERE id >= 100 ORDER BY id")
+    assert found == [
+        (number, 6 if number in (101, 108) else 5, "locked" if number == 104 else None) for number in WRITERS
+    ]
