@@ -251,6 +251,10 @@ class ResponseWriter:
 
     async def _stream_body(self, response: StoreResponse, headers: list[tuple[bytes, bytes]]) -> None:
         """Send the head with the first piece of the body, so that a small answer is one packet."""
+        if (body := response.arrived()) is not None:
+            await self._start(response.status, headers)
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+            return
         async with aclosing(response.chunks()) as chunks:
             chunk: bytes | None = await anext(chunks, None)
             await self._start(response.status, headers)
