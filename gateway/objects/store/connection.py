@@ -364,7 +364,7 @@ class _Connection(asyncio.Protocol):
             answer.fail(BrokenOffError(self._failure))
 
     def eof_received(self) -> None:
-        self._transport.abort()  # what it has not read of a request, it never will
+        self._transport.abort()  # a store that has ended its side reads no more of a request
 
     def pause_writing(self) -> None:
         self._drained = self._loop.create_future()
