@@ -326,13 +326,16 @@ class StoreClient:
             # A Date has whole seconds. A time that agrees with it stays, so that time does not jump back and forth.
             if self._ahead is None or not timedelta() <= self.now() - said <= _AGREEMENT:
                 self._ahead = said - _local_time()
-        return await _early(answer, response) if answer.is_early else response
+        return await _early(answer, response, self._timeout) if answer.is_early else response
 
 
-async def _early(answer: Answer, response: StoreResponse) -> StoreResponse:
+async def _early(answer: Answer, response: StoreResponse, seconds: float) -> StoreResponse:
     """Read an answer that the store has sent before it had the whole body. The connection ends with it."""
     try:
-        document = await response.read()
+        async with asyncio.timeout(seconds):
+            document = await response.read()
+    except TimeoutError as error:
+        raise OutcomeUnknown("The store's answer broke off: timed out.") from error
     except Unavailable as error:
         raise OutcomeUnknown(error.message) from error
     finally:

@@ -139,6 +139,8 @@ class Connections:
     def __init__(self, host: str, port: int, *, secure: bool) -> None:
         self._host, self._port = host, port
         self._tls = ssl.create_default_context() if secure else None
+        if self._tls is not None:
+            self._tls.set_alpn_protocols(["http/1.1"])
         self._loop = asyncio.get_running_loop()
         self._open: set[_Connection] = set()
         self._idle: dict[_Connection, float] = {}
@@ -321,7 +323,7 @@ class _Connection(asyncio.Protocol):
 
     def read_on(self, answer: Answer) -> None:
         """Read more of an answer, once its reader has caught up."""
-        if self._answer is answer and self._is_paused:
+        if self._answer is answer and self._is_paused and not self._transport.is_closing():
             self._is_paused, self._since = False, self._progressed()
             self._transport.resume_reading()
 
