@@ -185,6 +185,18 @@ async def test_connections_are_kept_for_less_time_than_stores_keep_them(store: S
     assert store.connections == 3
 
 
+async def test_a_write_does_not_take_a_connection_that_the_store_has_closed() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\nhello")
+        writer.write(OK)
+
+    async with listening(serve) as store, upstream(store) as up:
+        for _ in range(3):
+            assert isinstance(await put(up), Applied)
+            await asyncio.sleep(0.1)
+    assert store.connections == 3
+
+
 async def test_a_small_body_goes_out_in_one_packet_with_its_head() -> None:
     packets: list[bytes] = []
 
