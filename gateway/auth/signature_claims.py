@@ -55,22 +55,22 @@ def _encoded(value: bytes) -> str:
 
 
 def canonical_request(
-    method: str, raw_path: bytes, query_string: bytes, headers: Iterable[tuple[str, bytes]], payload: str
+    method: str, raw_path: bytes, query: str, headers: Iterable[tuple[str, bytes]], payload: str
 ) -> tuple[str, str]:
     """Return the SHA-256 (hex) of the canonical request, and its list of signed headers.
 
-    ``headers`` are the signed ones, names in lower case, sorted and unique. ``payload`` is the value of
-    x-amz-content-sha256: a SHA-256 in hex, or the name of a payload mode.
+    ``query`` is canonical already. ``headers`` are the signed ones, names in lower case, sorted and unique. ``payload``
+    is the value of x-amz-content-sha256: a SHA-256 in hex, or the name of a payload mode.
     """
     kept = list(headers)
     names = ";".join(name for name, _ in kept)
-    head = f"{method}\n{canonical_uri(raw_path)}\n{canonical_query(query_string)}\n".encode()
+    head = f"{method}\n{canonical_uri(raw_path)}\n{query}\n".encode()
     lines = b"".join(name.encode() + b":" + b" ".join(value.split()) + b"\n" for name, value in kept)
     return hashlib.sha256(head + lines + f"\n{names}\n{payload}".encode()).hexdigest(), names
 
 
 def signature(key: bytes, *lines: str) -> str:
-    return hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(key, "\n".join(lines).encode(), "sha256").hex()
 
 
 def credential_scope(day: str, region: str) -> str:

@@ -7,6 +7,7 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from urllib.parse import quote
 
 from gateway.auth import signature_claims
@@ -28,19 +29,14 @@ def sign(
     request: RequestHead, payload_sha256: str, credentials: StoreCredentials, timestamp: datetime
 ) -> list[tuple[str, str]]:
     """Return the headers that sign ``request`` at ``timestamp`` (aware). They cover all its headers, with Host."""
-    moment = _moment(timestamp)
+    moment = _moment(int(timestamp.timestamp()))
     added = [("x-amz-content-sha256", payload_sha256), ("x-amz-date", moment)]
     headers = sorted([*_named(request), *((name, value.encode()) for name, value in added)])
-    digest, names = signature_claims.canonical_request(
-        request.method, request.raw_path, request.query_string, headers, payload_sha256
-    )
-    scope = signature_claims.credential_scope(moment[:8], credentials.region)
-    credential = f"Credential={credentials.access_key_id}/{scope}"
-    signature = _signature(credentials, moment, digest)
-    added.append(
-        ("authorization", f"{signature_claims.ALGORITHM} {credential},SignedHeaders={names},Signature={signature}")
-    )
-    return added
+    query = signature_claims.canonical_query(request.query_string)
+    digest, names = signature_claims.canonical_request(request.method, request.raw_path, query, headers, payload_sha256)
+    credential, _ = _credential(credentials, moment[:8])
+    signed = f"Credential={credential},SignedHeaders={names},Signature={_signature(credentials, moment, digest)}"
+    return [*added, ("authorization", f"{signature_claims.ALGORITHM} {signed}")]
 
 
 def presign(request: RequestHead, credentials: StoreCredentials, timestamp: datetime, expires: timedelta) -> str:
@@ -50,20 +46,19 @@ def presign(request: RequestHead, credentials: StoreCredentials, timestamp: date
     """
     if not timedelta(seconds=1) <= expires <= MAX_LIFETIME:
         raise ValueError("a signature in the query is good for 1 to 604800 seconds")
-    moment = _moment(timestamp)
+    moment = _moment(int(timestamp.timestamp()))
     headers = sorted(_named(request))
-    scope = signature_claims.credential_scope(moment[:8], credentials.region)
-    parameters = {
-        "X-Amz-Algorithm": signature_claims.ALGORITHM,
-        "X-Amz-Credential": f"{credentials.access_key_id}/{scope}",
-        "X-Amz-Date": moment,
-        "X-Amz-Expires": str(int(expires.total_seconds())),
-        "X-Amz-SignedHeaders": ";".join(name for name, _ in headers),
-    }
-    own = [request.query_string.decode("ascii")] if request.query_string else []
-    query = "&".join([*own, *(f"{name}={quote(value, safe='')}" for name, value in parameters.items())])
+    _, credential = _credential(credentials, moment[:8])
+    query = canonical = (
+        f"X-Amz-Algorithm={signature_claims.ALGORITHM}&X-Amz-Credential={credential}&X-Amz-Date={moment}"
+        f"&X-Amz-Expires={int(expires.total_seconds())}"
+        f"&X-Amz-SignedHeaders={quote(';'.join(name for name, _ in headers), safe='')}"
+    )
+    if request.query_string:
+        query = f"{request.query_string.decode('ascii')}&{query}"
+        canonical = signature_claims.canonical_query(query.encode())
     digest, _ = signature_claims.canonical_request(
-        request.method, request.raw_path, query.encode(), headers, PayloadMode.UNSIGNED
+        request.method, request.raw_path, canonical, headers, PayloadMode.UNSIGNED
     )
     return f"{query}&X-Amz-Signature={_signature(credentials, moment, digest)}"
 
@@ -72,8 +67,16 @@ def _named(request: RequestHead) -> list[tuple[str, bytes]]:
     return [(name.decode().lower(), value) for name, value in request.headers]
 
 
-def _moment(timestamp: datetime) -> str:
-    return timestamp.astimezone(UTC).strftime(signature_claims.TIMESTAMP_FORMAT)
+@lru_cache(maxsize=64)  # the requests of a second have the same
+def _moment(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime(signature_claims.TIMESTAMP_FORMAT)
+
+
+@lru_cache(maxsize=64)
+def _credential(credentials: StoreCredentials, day: str) -> tuple[str, str]:
+    """Return the credential of a day's signatures, as a header has it and as a query has it."""
+    text = f"{credentials.access_key_id}/{signature_claims.credential_scope(day, credentials.region)}"
+    return text, quote(text, safe="")
 
 
 def _signature(credentials: StoreCredentials, moment: str, digest: str) -> str:
@@ -85,6 +88,7 @@ def _signature(credentials: StoreCredentials, moment: str, digest: str) -> str:
 __all__ = [
     "ChunkSignatures",
     "PayloadMode",
+    "ProvenClaim",
     "RequestHead",
     "SecretOf",
     "StoreCredentials",
@@ -124,29 +128,46 @@ class ChunkSignatures:
 
 
 @dataclass(frozen=True, slots=True)
+class ProvenClaim:
+    """A claim that was proven with a secret. The same head is proven by it, as long as its owner has that secret."""
+
+    claim: SignatureClaim
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class VerifiedSignature:
     """The signer of a request, and the promise of the signature about the body.
 
-    ``sha256`` (hex) is set for ``EXACT`` only, ``chunks`` for the modes with signed chunks only.
+    ``sha256`` (hex) is set for ``EXACT`` only, ``chunks`` for the modes with signed chunks only. ``proven`` is None
+    without a signature, and where chunks are signed.
     """
 
     principal: Principal
     mode: PayloadMode
     sha256: str | None = None
     chunks: ChunkSignatures | None = None
+    proven: ProvenClaim | None = None
 
 
-def verify(request: RequestHead, secret_of: SecretOf, now: datetime) -> VerifiedSignature:
+def verify(
+    request: RequestHead, secret_of: SecretOf, now: datetime, proven: ProvenClaim | None = None
+) -> VerifiedSignature:
     """Prove the sender of ``request``, signed in its headers or in its query (a presigned URL). ``now`` is aware.
 
+    ``proven``: that of an earlier request with the same head. The owner of the key and the time are checked again.
     Raises ``StoreError`` with S3's code for everything else.
     """
-    claim = signature_claims.read(request)
+    claim = signature_claims.read(request) if proven is None else proven.claim
     signer = claim.credential
     principal, secret = owner(signer.access_key_id, claim.session_token, secret_of, now)
     _in_time(claim, now)
+    exact = claim.payload if claim.mode is PayloadMode.EXACT else None
+    if proven is not None and proven.secret == secret:
+        return VerifiedSignature(principal, claim.mode, exact, proven=proven)
+    query = signature_claims.canonical_query(claim.query_string)
     digest, _ = signature_claims.canonical_request(
-        request.method, request.raw_path, claim.query_string, claim.headers, claim.payload
+        request.method, request.raw_path, query, claim.headers, claim.payload
     )
     key = signature_claims.signing_key(secret, signer.day, signer.region)
     expected = signature_claims.signature(key, signature_claims.ALGORITHM, claim.timestamp, signer.scope, digest)
@@ -155,7 +176,7 @@ def verify(request: RequestHead, secret_of: SecretOf, now: datetime) -> Verified
     if claim.mode in (PayloadMode.SIGNED_CHUNKS, PayloadMode.SIGNED_CHUNKS_TRAILER):
         chunks = ChunkSignatures(key, claim.timestamp, signer.scope, expected)
         return VerifiedSignature(principal, claim.mode, chunks=chunks)
-    return VerifiedSignature(principal, claim.mode, claim.payload if claim.mode is PayloadMode.EXACT else None)
+    return VerifiedSignature(principal, claim.mode, exact, proven=ProvenClaim(claim, secret))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,16 +192,20 @@ class Signers:
     anonymous: Principal | None = None
     by_certificate: Callable[[ClientCertificate], Principal | None] | None = None
 
-    def verify(self, request: RequestHead, certificate: ClientCertificate | None = None) -> VerifiedSignature:
+    def verify(
+        self, request: RequestHead, certificate: ClientCertificate | None = None, proven: ProvenClaim | None = None
+    ) -> VerifiedSignature:
         """Return the proven signature of a request. Without one the caller is that of a certificate, or anonymous.
 
+        ``proven``: that of an earlier request with the same head.
         A request with any credentials, however wrong, is that of their owner. Raises ``StoreError``, and
         ``Unauthenticated`` for a certificate that must not be used.
         """
-        if (self.anonymous is None and certificate is None) or signature_claims.is_signed(request):
-            return verify(request, self.secret_of, self.clock())
-        proven = self.by_certificate(certificate) if self.by_certificate and certificate else None
-        caller = proven or self.anonymous
+        unsigned_is_wrong = self.anonymous is None and certificate is None
+        if proven is not None or unsigned_is_wrong or signature_claims.is_signed(request):
+            return verify(request, self.secret_of, self.clock(), proven)
+        certified = self.by_certificate(certificate) if self.by_certificate and certificate else None
+        caller = certified or self.anonymous
         if caller is None:
             advice = "The request is not signed, and the client certificate is not that of any caller."
             raise StoreError.known("AccessDenied", advice)

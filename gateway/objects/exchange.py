@@ -243,11 +243,12 @@ class ResponseWriter:
                 await self.passed(response.status, response.headers, await response.read())
                 return
             headers = [*client_headers(response.headers), *more]
-            if self._method == "HEAD":
-                await self._start(response.status, headers)
-            else:
+            body = b"" if self._method == "HEAD" else response.arrived()
+            if body is None:
                 await self._stream_body(response, headers)
-            await self._send({"type": "http.response.body", "body": b""})
+            else:
+                await self._start(response.status, headers)
+            await self._send({"type": "http.response.body", "body": body or b""})
 
     async def _stream_body(self, response: StoreResponse, headers: list[tuple[bytes, bytes]]) -> None:
         """Send the head with the first piece of the body, so that a small answer is one packet."""

@@ -29,7 +29,8 @@ from gateway.objects.s3.answers import (
     step_failure,
 )
 from gateway.objects.s3.xml import etag_of_parts
-from gateway.objects.store.client import BodyStream, Place, TextHeaders
+from gateway.objects.store.client import Place, TextHeaders
+from gateway.objects.store.connection import BodyStream
 from gateway.objects.store.operations import Failure
 
 

@@ -8,13 +8,17 @@ The last two stages belong to the handler of the operation. A handler of writes 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import blake2b
+from itertools import chain
+from secrets import token_bytes
 from typing import TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
 from gateway import budget
 from gateway.auth.grants import NO_RIGHTS
-from gateway.auth.sigv4 import RequestHead, Signers, VerifiedSignature
+from gateway.auth.sigv4 import ProvenClaim, RequestHead, Signers, VerifiedSignature
+from gateway.bounded import Bounded
 from gateway.db.database import Database
 from gateway.errors import GatewayError, StoreError
 from gateway.fencing.decision import Decision, Fence, Presented
@@ -51,6 +55,11 @@ from gateway.record.refusals import Audit, Denials
 from gateway.token_admission import Admission
 
 Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
+
+_MOST_HEADS = 1024
+"""Heads of reads that are kept: those of links, and of clients that ask again within a second."""
+_LONGEST_HEAD = 2 * 1024
+_KEY = token_bytes(16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +140,7 @@ class ObjectPlane:
         """``neighbours``: the planes of the other databases. This one has joined them when a request comes."""
         self.database, self.upstream, self._neighbours = database, upstream, neighbours
         self._bodies, self._signers, self._settings = bodies, signers, settings
+        self._known: Bounded[bytes, tuple[ProvenClaim, S3Request]] = Bounded(_MOST_HEADS)
         self._runner = Runner(
             *(database, upstream, profiles, observe, settings.pending_wait, resources, settings.duplicates),
             late_after=settings.late_after,
@@ -180,8 +190,7 @@ class ObjectPlane:
         elif head.method == "OPTIONS":
             await self._reads.preflight(signed, host_bucket, response)
         else:
-            signature = self._authenticate(signed, head, scope)
-            request = classify(head.method, head.raw_path, head.query_string, signed.headers, host_bucket)
+            signature, request = self._understand(signed, head, scope, host_bucket)
             self._neighbours.check_source(request, self)
             settings, hosted = self._settings, host_bucket is not None
             exchange = Exchange(
@@ -195,7 +204,22 @@ class ObjectPlane:
         asked = RequestHead(head.method, head.raw_path, head.query_string, head.headers)
         return await self._reads.cors(asked, addressing.bucket_of_host(head.headers, self._settings.domains))
 
-    def _authenticate(self, signed: RequestHead, head: Head, scope: Scope) -> VerifiedSignature:
+    def _understand(
+        self, signed: RequestHead, head: Head, scope: Scope, host_bucket: str | None
+    ) -> tuple[VerifiedSignature, S3Request]:
+        """Authenticate and parse a request. A read with a known head, to the letter, is not parsed again."""
+        mark = _mark(head) if head.method in ("GET", "HEAD") else b""
+        proven, request = self._known.get(mark, (None, None))
+        signature = self._authenticate(signed, head, scope, proven)
+        if request is None:
+            request = classify(head.method, head.raw_path, head.query_string, signed.headers, host_bucket)
+            if mark and signature.proven is not None:
+                self._known.remember(mark, (signature.proven, request))
+        return signature, request
+
+    def _authenticate(
+        self, signed: RequestHead, head: Head, scope: Scope, proven: ProvenClaim | None
+    ) -> VerifiedSignature:
         """Verify the signature of the head, and name its caller to the log.
 
         Without one the caller is that of the certificate, or anonymous. A certificate is good for programs alone. An
@@ -204,7 +228,7 @@ class ObjectPlane:
         certificate = head.certificate
         if certificate is not None and origins.sender(head.headers) is not origins.Sender.PROGRAM:
             certificate = None
-        signature = self._signers.verify(signed, certificate)
+        signature = self._signers.verify(signed, certificate, proven)
         signature.principal.use.note()
         budget.serve(scope["state"], signature.principal.name)
         if signature.principal.is_anonymous and head.method == "POST":
@@ -256,3 +280,10 @@ class ObjectPlane:
             return outcome.decision, outcome.fence
         assert isinstance(outcome, NotDone)
         raise unavailable(outcome, f"The barrier does not stand yet: {outcome.reason}.", self._runner.now())
+
+
+def _mark(head: Head) -> bytes:
+    """Return a digest of a head, which may have secrets. Nothing in it has a zero byte. Empty: not to be kept."""
+    fields = chain((head.method.encode(), head.raw_path, head.query_string), *head.headers)
+    text = b"\0".join(fields)
+    return b"" if len(text) > _LONGEST_HEAD else blake2b(text, digest_size=16, key=_KEY).digest()

@@ -83,7 +83,8 @@ class Puts:
         condition: WriteCondition | None,
     ) -> Stored:
         steps = mutation.put(write.announced, _candidates(profile, body), condition)
-        payload = OperationPayload(body.content, [*headers, *body.headers, *write.marks(self.upstream)])
+        sent = [*headers, body.content_md5, *body.headers, *write.marks(self.upstream)]
+        payload = OperationPayload(body.content, sent)
         done = await self.writes.run(write, steps, payload)
         if isinstance(done, InParts):
             staged = await self.staging(write).stage_whole(body.content, headers)

@@ -20,7 +20,8 @@ from gateway.objects.exchange import WriteBody
 from gateway.objects.fenced_write import FencedWrite
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Started, Unknown, store_refusal
 from gateway.objects.s3.xml import Part, etag_of_parts
-from gateway.objects.store.client import BodyStream, RequestBody, TextHeaders, pieces_of
+from gateway.objects.store.client import RequestBody, TextHeaders, pieces_of
+from gateway.objects.store.connection import BodyStream
 from gateway.objects.store.operations import Failure, Upstream
 
 PartBodies: TypeAlias = AsyncGenerator[RequestBody, None]

@@ -1,6 +1,7 @@
 """Only signed requests get in, with a signature in their headers or in a presigned URL; outgoing ones are signed."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -385,6 +386,26 @@ def test_clocks_may_differ_by_fifteen_minutes_and_a_url_expires(
         verify(signed(), secret_of, now)
     else:
         assert refusal(signed(), now) == expected
+
+
+@both
+def test_a_proven_head_is_good_while_its_owner_has_the_secret_and_the_time_is_right(signed: Signed) -> None:
+    request = signed(method="GET")
+    first = verify(request, secret_of, THEN)
+    assert first.proven is not None
+    assert SECRET not in repr(first)
+    promoted = Principal("worker", groups=("admins",))
+    again = verify(request, lambda *_: (promoted, SECRET), THEN, first.proven)
+    assert again == replace(first, principal=promoted), "the caller is the one of now"
+    for keys, now, expected in (
+        ((OWNER, "another secret"), THEN, MISMATCH),
+        (None, THEN, ("InvalidAccessKeyId", 403)),
+        ((OWNER, SECRET), THEN + timedelta(days=1), DENIED if signed is in_query else ("RequestTimeTooSkewed", 403)),
+        ((replace(OWNER, expires=THEN), SECRET), THEN, ("ExpiredToken", 400)),
+    ):
+        with pytest.raises(StoreError) as caught:
+            verify(request, lambda *_, keys=keys: keys, now, first.proven)
+        assert (caught.value.s3_code, caught.value.status) == expected
 
 
 @pytest.mark.parametrize(

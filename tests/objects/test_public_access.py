@@ -180,6 +180,25 @@ class TestUnsignedReads:
 
 
 @over_http
+class TestLinks:
+    async def test_a_link_that_is_followed_again_is_a_request_of_its_own(self, shared: Stage) -> None:
+        """Its head is known, and nothing else: neither the object nor what another head asks for."""
+        owner = client_of(shared, "root")
+        link = owner.generate_presigned_url("get_object", {"Bucket": "private", "Key": "link"})
+        async with httpx.AsyncClient(timeout=PATIENCE) as client:
+            for body in (b"first", b"second"):
+                shared.double.put("private", "link", body)
+                for _ in range(3):
+                    assert (await client.get(link)).content == body
+            assert (await client.get(link, headers={"range": "bytes=0-2"})).content == b"sec"
+            assert (await client.get(link, headers={"if-none-match": "*"})).status_code == 304
+            assert (await client.get(f"{link}0")).status_code == 403
+            assert (await client.get(link.replace("/private/link", "/private/other"))).status_code == 403
+            assert (await client.head(link)).status_code == 403
+            assert (await client.get(link)).content == b"second"
+
+
+@over_http
 class TestBrowsers:
     async def test_a_page_that_the_rules_let_in_reads_answers_and_refusals(
         self, shared: Stage, monkeypatch: pytest.MonkeyPatch

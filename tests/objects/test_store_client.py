@@ -16,7 +16,7 @@ from gateway.auth.sigv4 import RequestHead, verify
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
 from gateway.objects.s3.answers import Applied, Found, NotSent, Rejected, Unknown
 from gateway.objects.store import client
-from gateway.objects.store.client import BodyStream
+from gateway.objects.store.connection import BodyStream
 from tests.clock import Clock
 from tests.objects.wire import AT, HANG, OK, RESET, Store, answer, listening, put, upstream
 
@@ -164,6 +164,142 @@ async def test_a_read_left_half_way_leaves_nothing_for_the_next(store: Store) ->
             assert len(await response.read(limit=10)) == 10
         assert isinstance(await put(up), Applied)
     assert store.connections == 3
+
+
+# Connections.
+
+
+async def test_connections_are_kept_for_less_time_than_stores_keep_them(store: Store) -> None:
+    clock = Clock()
+    async with upstream(store) as up:
+        for _ in range(3):
+            await put(up)
+        assert store.connections == 1
+        await asyncio.gather(put(up), put(up))
+        assert store.connections == 2
+        await clock.pass_by(3)
+        await put(up)
+        assert store.connections == 2
+        await clock.pass_by(5)
+        await put(up)
+    assert store.connections == 3
+
+
+async def test_a_write_does_not_take_a_connection_that_the_store_has_closed() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\nhello")
+        writer.write(OK)
+
+    async with listening(serve) as store, upstream(store) as up:
+        for _ in range(3):
+            assert isinstance(await put(up), Applied)
+            await asyncio.sleep(0.1)
+    assert store.connections == 3
+
+
+async def test_a_small_body_goes_out_in_one_packet_with_its_head() -> None:
+    packets: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        packets.append(await reader.read(2**16))
+        writer.write(OK)
+
+    async with listening(serve) as store, upstream(store) as up:
+        assert isinstance(await put(up, b"x" * 4096), Applied)
+    assert [packet.endswith(b"\r\n\r\n" + b"x" * 4096) for packet in packets] == [True]
+
+
+@pytest.mark.parametrize(
+    ("said", "body", "kept"),
+    [
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\nX: 1\r\n\r\n", b"abc", True),
+        (b"HTTP/1.1 100 Continue\r\nX: 1\r\n\r\n" + answer(200, b"abc"), b"abc", True),
+        (answer(200, b"abc", Connection="close"), b"abc", False),
+        (b"HTTP/1.1 200 OK\r\nX-Amz-Ends: with the connection\r\n\r\nabc", b"abc", False),
+        (b"HTTP/1.1 304 Not Modified\r\n\r\n", b"", True),
+        (answer(200, b"abc") + b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx", b"abc", False),
+    ],
+    ids=["chunked", "interim", "close", "until the end", "no body", "one answer too many"],
+)
+async def test_an_answer_ends_where_its_head_says(said: bytes, body: bytes, kept: bool) -> None:  # noqa: FBT001
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        if b"with the connection" not in said:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer(200, b"next"))
+
+    async with listening(serve) as store, upstream(store) as up:
+        async with await up.send("GET", "/bucket/key") as response:
+            assert await response.read() == body
+            assert response.header("x") is None, "neither the header of an interim answer nor a trailer"
+        if b"with the connection" not in said:
+            async with await up.send("GET", "/bucket/key") as response:
+                assert await response.read() == (b"next" if kept else body)
+    assert store.connections == (1 if kept or b"with the connection" in said else 2)
+
+
+@pytest.mark.parametrize(("more", "kept"), [(b"", True), (b"0\r\n\r\n", False), (b"body\r\n\r\n", False)])
+async def test_what_follows_the_answer_to_a_head_is_not_the_next_answer(more: bytes, kept: bool) -> None:  # noqa: FBT001
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nContent-Length: 4\r\n\r\n' + more)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer(200, b"next"))
+
+    async with listening(serve) as store, upstream(store) as up:
+        assert isinstance(await up.head(("bucket", "key")), Found)
+        await up.head(("bucket", "key"))
+    assert store.connections == (1 if kept else 2)
+
+
+async def test_a_slow_reader_holds_the_store_back() -> None:
+    sent = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {64 * MEBIBYTE}\r\n\r\n".encode())
+        while sent < 64 * MEBIBYTE:
+            writer.write(bytes(MEBIBYTE // 4))
+            await writer.drain()
+            sent += MEBIBYTE // 4
+
+    clock = Clock()
+    async with listening(serve) as store, upstream(store) as up, await up.send("GET", "/bucket/key") as response:
+        while True:
+            before = sent
+            await asyncio.sleep(0.05)
+            if sent == before:
+                break
+        assert sent < 32 * MEBIBYTE, "the sockets' own buffers, and no more"
+        await clock.pass_by(100)  # the reader takes its time, which is not the store's
+        assert sum([len(chunk) async for chunk in response.chunks()]) == 64 * MEBIBYTE
+    assert store.connections == 1
+
+
+async def test_another_address_of_the_store_is_tried(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def two(host: str, port: int, **_: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        asked.append(host)
+        return [(2, 1, 6, "", (address, port)) for address in ("127.0.0.9", "127.0.0.1")]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two)
+    async with upstream(store) as up:
+        results = await asyncio.gather(put(up), put(up))
+        assert [type(result) for result in results] == [Applied, Applied]
+        await asyncio.gather(put(up), put(up), put(up))
+    assert store.connections == 3
+    assert len(asked) <= 2, "the addresses are remembered for a while"
+
+
+async def test_a_header_is_one_line(store: Store) -> None:
+    async with upstream(store) as up:
+        for value in ("a\r\nX: b", "a\nX: b", "a\0b"):
+            with pytest.raises(ValueError, match="line"):
+                await up.send("GET", "/bucket/key", headers=[("x-amz-meta-a", value)])
+    assert store.received == []
 
 
 # Streams to the store.

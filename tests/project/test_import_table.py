@@ -48,7 +48,7 @@ TABLE: dict[str, str] = {
     "objects.s3": "fencing",
     "objects.store": "fencing auth config journal.evidence observe objects.s3",
     "objects.protocol": "batching driver fencing db observe objects.s3 objects.store objects.bypass objects.key_rules",
-    "objects": "fencing token_admission auth background http db observe record objects budget findings",
+    "objects": "fencing token_admission auth background bounded http db observe record objects budget findings",
     # The other parts of a gateway.
     "journal": "fencing background batching bounded driver db observe objects.s3 objects.store",
     "leases": "fencing background batching db observe",
@@ -83,7 +83,6 @@ TABLE: dict[str, str] = {
 # Outside library -> the modules and folders that may import it.
 LIBRARIES: dict[str, str] = {
     "aiobotocore": "client.s3",
-    "aiohttp": "objects.store.client",
     "anyio": "client",
     "asyncpg": "db demo.demonstration",
     "awscrt": "objects.s3.body",
@@ -91,7 +90,7 @@ LIBRARIES: dict[str, str] = {
     "botocore": "client.s3 demo",
     "defusedxml": "objects.s3.xml",
     "django": "client.django",
-    "httptools": "http.connection",
+    "httptools": "http.connection objects.store.connection",
     "httpx": "token_admission auth.issuers client commands demo webhooks.delivery",
     "jinja2": "web.rendering",
     "joserfc": "auth.identity_tokens",
@@ -118,7 +117,6 @@ LIBRARIES: dict[str, str] = {
     "types_aiobotocore_s3": "client",
     "uvicorn": "http.connection http.server serving",
     "werkzeug": "demo.embedded",
-    "yarl": "objects.store.client",
 }
 
 # The plain package: modules that are imported without the extra `server`. Each may import these libraries and no others

@@ -273,6 +273,9 @@ def _finish(
     """Report that the write has taken effect, unless a settler may be about to put back the object from before.
 
     It may where the write did not change the ETag: then the settler cannot tell that the write has arrived.
+
+    The answer waits for ``Finish``, although most writes stand without it. Else a quick successor would find the
+    intent, settle a write that is over, and put that on record.
     """
     done: WriteOutcome
     if tombstone or applied.etag is None:
@@ -307,6 +310,7 @@ def put(
 ) -> Steps[WriteOutcome]:
     """Write a body that has been read and verified. ``candidates``: its forms, the preferred one first.
 
+    No part of it leaves before its intent is committed: the head of the request needs the ETag that ``Begin`` returns.
     ``in_parts`` False: do not ask for an upload (``InParts``).
     """
 
