@@ -135,9 +135,10 @@ clients: setup $(JAVASCRIPT)/node_modules $(TYPESCRIPT)/node_modules $(JVM)/lib 
 	@command -v rclone > /dev/null || apt-get install --yes --no-install-recommends rclone
 	$(BIN)/python -m pytest tests/clients
 
-go-modules:  ## download the modules of the Go client and of its tests, for at most two minutes
+go-modules:  ## download the modules of the Go client, of its tests, and of Porcupine, for at most six minutes
 	cd clients/go && timeout 120 go list -deps -test ./fencing ./awss3 ./pgxlock ./integration > /dev/null
 	cd clients/go && timeout 120 go list -deps honnef.co/go/tools/cmd/staticcheck > /dev/null
+	cd tests/crash/linearizability && timeout 120 go mod download
 
 # Minutes, so no other target asks for it.
 kubernetes-tools:  ## build kube-apiserver, kubectl, Helm and Consul into ~/go/bin, for the tests of them: 10 minutes
