@@ -11,6 +11,8 @@ DOCS := .venv-docs
 TYPESCRIPT := clients/typescript
 MINUTES ?= 20
 OPERATIONS ?= 40000
+# Each night has another one. The soak prints it.
+SEED ?= $(shell date +%Y%m%d)
 # Settings of the caller's shell must not reach into .venv.
 unexport PYTHONPATH
 unexport PYTHONHOME
@@ -114,10 +116,11 @@ newest-postgres: setup  ## run the suites of fences, tables, guards, locks and t
 nightly: setup stores conformance conformance-versitygw soak newest-postgres  ## run what takes too long for .ci/run: stores, conformance, soak, newest-postgres and tests marked nightly
 	$(PYTEST) -m nightly
 
-soak: setup  ## let writers, gateways, store and database fail at random for MINUTES, and with losses for OPERATIONS
+soak: setup  ## let writers, gateways, store and database fail at random for MINUTES, and with losses for OPERATIONS; Porcupine judges from SEED on
 	$(BIN)/python -m tests.crash.soak --minutes $(MINUTES)
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS)
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2
+	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2 --seed $(SEED) --porcupine build/soak
 
 conformance: setup  ## compare tables with PostgREST, and stores direct with through the gateway; S3TESTS=… runs a checkout of ceph/s3-tests so
 ifdef S3TESTS

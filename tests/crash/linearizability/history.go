@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 
@@ -35,11 +34,20 @@ type history struct {
 	operations, open int
 	clients          map[string]int
 	resources        map[string]string // of places
-	fenced           map[string]bool   // the resources that have a fence, or should
-	objects          map[string]bool   // those with objects
+	contents         map[write]seen
+	raises           map[string][]raise
+	claims           map[string]map[token]int64 // that may have raised a fence: when the first one was sent
+	fenced           map[string]bool            // the resources that have a fence, or should
+	objects          map[string]bool            // those with objects
 }
 
-// changed is a write of a content, and seen the first time at which the content was read.
+// raise is a token that was acknowledged.
+type raise struct {
+	token    token
+	answered int64
+}
+
+// seen says of a content how many have written it, and when it was first read.
 type seen struct {
 	writers int
 	first   int64
@@ -69,7 +77,8 @@ func read(file io.Reader) (*history, error) {
 	h := &history{
 		registers: map[string][]porcupine.Operation{}, locks: map[string][]porcupine.Operation{},
 		clients: map[string]int{}, resources: map[string]string{},
-		fenced: map[string]bool{}, objects: map[string]bool{},
+		contents: map[write]seen{}, claims: map[string]map[token]int64{},
+		raises: map[string][]raise{}, fenced: map[string]bool{}, objects: map[string]bool{},
 	}
 	h.judgeable(lines)
 	return h, nil
@@ -77,13 +86,15 @@ func read(file io.Reader) (*history, error) {
 
 // judgeable makes operations of registers of the lines.
 func (h *history) judgeable(lines []line) {
-	contents := map[write]seen{}
 	for _, one := range lines {
-		for resource := range one.Tokens {
+		for resource, presented := range one.Tokens {
 			h.fenced[resource] = true
+			if one.acknowledged() {
+				h.raises[resource] = append(h.raises[resource], raise{presented, nanoseconds(*one.Answered)})
+			}
 		}
 		for _, written := range one.writes("") {
-			contents[written] = seen{contents[written].writers + 1, horizon}
+			h.contents[written] = seen{h.contents[written].writers + 1, horizon}
 		}
 		for _, raw := range one.Writes {
 			place, resource := text(raw[0]), text(raw[1])
@@ -93,18 +104,17 @@ func (h *history) judgeable(lines []line) {
 	}
 	for _, one := range lines {
 		if one.Line == "read" {
-			h.proves(contents, write{one.Place, string(one.Content)}, nanoseconds(*one.Answered))
+			h.proves(write{one.Place, string(one.Content)}, nanoseconds(*one.Answered))
 		}
 		for place, content := range one.Places {
-			h.proves(contents, write{place, string(content)}, nanoseconds(one.At))
+			h.proves(write{place, string(content)}, nanoseconds(one.At))
 		}
 	}
-	claims := map[string]map[token]int64{}
 	for _, one := range lines {
 		switch one.Line {
 		case "operation":
 			h.operations++
-			h.operation(one, contents, claims)
+			h.operation(one)
 		case "lease":
 			h.operations++
 			h.lease(one)
@@ -116,27 +126,44 @@ func (h *history) judgeable(lines []line) {
 		}
 	}
 	// Any number of them with one token raises the fence as the first one can.
-	for resource, tokens := range claims {
+	for resource, tokens := range h.claims {
 		for claimed, sent := range tokens {
-			h.add(h.fenceOf(resource), "not acknowledged", request{deed: writes, token: claimed, open: true}, sent, forever)
+			if until := h.until(resource, func(other token) bool { return !other.below(claimed) }); until >= sent {
+				h.add(h.fenceOf(resource), "not acknowledged", request{deed: writes, token: claimed, open: true}, sent, until)
+			}
 		}
 	}
 }
 
-func (h *history) proves(contents map[write]seen, one write, at int64) {
-	if known, written := contents[one]; written {
-		contents[one] = seen{known.writers, min(known.first, at)}
+// until returns when such a token was first acknowledged. An open request that it overtakes can have no effect later.
+func (h *history) until(resource string, overtakes func(token) bool) int64 {
+	found := int64(forever)
+	for _, one := range h.raises[resource] {
+		if overtakes(one.token) {
+			found = min(found, one.answered)
+		}
+	}
+	return found
+}
+
+func (l line) acknowledged() bool {
+	return l.Line == "operation" && (l.Answer == "done" || l.Answer == "idle")
+}
+
+func (h *history) proves(one write, at int64) {
+	if known, written := h.contents[one]; written {
+		h.contents[one] = seen{known.writers, min(known.first, at)}
 	}
 }
 
-func (h *history) operation(one line, contents map[write]seen, claims map[string]map[token]int64) {
+func (h *history) operation(one line) {
 	sent, ended := nanoseconds(one.Sent), int64(forever)
 	if one.Answered != nil {
 		ended = nanoseconds(*one.Answered)
 	}
-	effective, open := one.Answer == "done" || one.Answer == "idle", false
+	effective, open := one.acknowledged(), false
 	if one.Answer == "unknown" || one.Answer == "nothing" {
-		effective, open, ended = h.outcome(one, contents)
+		effective, open, ended = h.outcome(one)
 		if ended < sent {
 			open, ended = true, forever
 		}
@@ -151,7 +178,13 @@ func (h *history) operation(one line, contents map[write]seen, claims map[string
 			if one.Answer != "idle" {
 				asked.places = one.writes(resource)
 			}
-			h.add(h.contentsOf(resource), one.Who, asked, sent, ended)
+			until := ended
+			if open {
+				until = h.until(resource, presented.below)
+			}
+			if until >= sent {
+				h.add(h.contentsOf(resource), one.Who, asked, sent, until)
+			}
 			if h.objects[resource] && !open {
 				asked.places = nil
 				h.add(h.fenceOf(resource), one.Who, asked, sent, ended)
@@ -159,11 +192,11 @@ func (h *history) operation(one line, contents map[write]seen, claims map[string
 		}
 		// A write of an object can raise the fence, and be overtaken before it is sent.
 		if may := one.Answer != "stale" || h.objects[resource]; may && (!effective || open) {
-			if claims[resource] == nil {
-				claims[resource] = map[token]int64{}
+			if h.claims[resource] == nil {
+				h.claims[resource] = map[token]int64{}
 			}
-			if known, is := claims[resource][presented]; !is || sent < known {
-				claims[resource][presented] = sent
+			if known, is := h.claims[resource][presented]; !is || sent < known {
+				h.claims[resource][presented] = sent
 			}
 		}
 	}
@@ -171,10 +204,10 @@ func (h *history) operation(one line, contents map[write]seen, claims map[string
 
 // outcome says of a write without a clear answer whether it can matter, whether that stays open, and when it must have
 // taken effect. If nobody has read what it wrote, no other read depends on it. If somebody has, it took effect before.
-func (h *history) outcome(one line, contents map[write]seen) (effective, open bool, ended int64) {
+func (h *history) outcome(one line) (effective, open bool, ended int64) {
 	ended = forever
 	for _, written := range one.writes("") {
-		found := contents[written]
+		found := h.contents[written]
 		switch {
 		case written.content == nothing || found.writers > 1:
 			effective = true
@@ -186,14 +219,14 @@ func (h *history) outcome(one line, contents map[write]seen) (effective, open bo
 }
 
 func (h *history) lease(one line) {
-	deeds := map[string]deed{"acquire": acquires, "renew": renews, "release": releases, "break": breaks}
+	deeds := map[string]deed{"acquire": acquires, "renew": renews, "release": ends, "break": ends}
 	asked := request{deed: deeds[one.Deed], token: one.Token, sent: nanoseconds(one.Sent), lasts: nanoseconds(one.Lasts), by: forever}
 	switch {
 	case one.Answer == "done":
 		asked.by = nanoseconds(*one.Answered)
 	case one.Answer == "lost" && one.Deed != "acquire":
 		asked.deed, asked.by = loses, nanoseconds(*one.Answered)
-	case (one.Answer == "unknown" || one.Answer == "nothing") && (asked.deed == releases || asked.deed == breaks):
+	case (one.Answer == "unknown" || one.Answer == "nothing") && asked.deed == ends:
 		asked.open = true
 	default:
 		return // A lease that nobody knows of, or that lasts longer than somebody knows, explains no other answer.
@@ -212,7 +245,7 @@ func (h *history) read(who, place string, content json.RawMessage, sent, answere
 
 func (h *history) final(one line) {
 	at := nanoseconds(one.At)
-	for place := range maps.Keys(h.resources) {
+	for place := range h.resources {
 		if _, has := one.Places[place]; !has {
 			h.read("final", place, json.RawMessage(nothing), at, at)
 		}
@@ -254,7 +287,7 @@ func (h *history) made(who string, asked request, sent, ended int64) porcupine.O
 		number = len(h.clients)
 		h.clients[who] = number
 	}
-	if ended == forever {
+	if asked.open {
 		h.open++
 	}
 	return porcupine.Operation{ClientId: number, Input: asked, Call: sent, Return: ended}

@@ -104,7 +104,7 @@ func TestHonestHistories(t *testing.T) {
 			lock("acquire", "done", 1, 10, 1, 2), lock("acquire", "done", 2, 10, 10, 11.5), lock("renew", "lost", 1, 10, 12, 13), final(0, ""),
 		},
 		"a lock that is broken": {
-			lock("acquire", "done", 1, 10, 1, 2), lock("break", "nothing", 0, 0, 3, never), lock("acquire", "done", 2, 10, 4, 5), final(0, ""),
+			lock("acquire", "done", 1, 10, 1, 2), lock("break", "nothing", 1, 0, 3, never), lock("acquire", "done", 2, 10, 4, 5), final(0, ""),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -31,8 +31,7 @@ const (
 	looks               // at the fence
 	acquires
 	renews
-	releases
-	breaks
+	ends  // releases or breaks its lease
 	loses // is told that it has no lease
 )
 
@@ -142,7 +141,7 @@ var leases = porcupine.Model{
 			return false, before
 		case asked.deed == acquires || asked.deed == renews:
 			return true, lease{true, asked.token, max(state.now, asked.sent) + asked.lasts, state.now}
-		case asked.deed == releases && mine || asked.deed == breaks:
+		case asked.deed == ends && mine:
 			state.held = false
 		}
 		return true, state
@@ -157,9 +156,9 @@ var leases = porcupine.Model{
 }
 
 func (r request) String() string {
-	names := []string{"write", "stale", "read", "fence", "acquire", "renew", "release", "break", "lost"}
+	names := []string{"write", "stale", "read", "fence", "acquire", "renew", "end", "lost"}
 	told := names[r.deed]
-	if r.deed != reads && r.deed != breaks {
+	if r.deed != reads {
 		told += " " + r.token.String()
 	}
 	for _, one := range r.places {
