@@ -1,4 +1,4 @@
-"""Porcupine, a checker of linearizability that nobody here wrote: it judges the histories of ``tests/crash/soak``.
+"""Porcupine, a checker of linearizability from elsewhere: it judges the histories of ``tests/crash/soak``.
 
 ``linearizability`` has the program in Go, and the models of rows, objects and locks.
 """
@@ -24,7 +24,7 @@ class NotHere(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict about one history. What is undecided when the time is over is no success."""
+    """The verdict about one history. A register that is undecided when the time is over is no success."""
 
     operations: int
     open: int

@@ -32,7 +32,7 @@ def random_way(explorer: Explorer, random: Random) -> list[tuple[World, Step]]:
 
 
 def client_history(explorer: Explorer, way: Sequence[tuple[World, Step]], *, reading: bool = True) -> Iterator[Line]:
-    """Yield the lines. ``reading``: somebody reads all keys after each step, and not only at the end."""
+    """Yield the lines. ``reading``: one more client reads all keys after each step, and not only at the end."""
     explorer._promises = frozenset()  # The last step may break one.
     yield {"line": "mode", "mode": "sync", "late": 0}
     current = [0] * len(explorer._scope.clients)

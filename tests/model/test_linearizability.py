@@ -1,6 +1,6 @@
-"""A checker that nobody here wrote agrees with the explorer, from what clients see alone.
+"""A checker from elsewhere agrees with the explorer, from what clients see alone.
 
-Porcupine judges the answers of the clients and what somebody reads after each step. It knows no intents and no ETags.
+Porcupine judges the answers of the clients and what one more client reads after each step. It knows no intents.
 """
 
 import json
@@ -29,7 +29,7 @@ ANSWERS_SUFFICE = {
     "a settler's own write-id",
     "a tombstone",
 }
-"""In all other cases, somebody must have read what was there before the late request took effect."""
+"""In all other cases, a client must have read the key before the late request took effect."""
 
 
 @pytest.fixture(scope="module")

@@ -331,7 +331,7 @@ def settle_by(rule: object) -> tuple[Any, str, object]:
 
 
 WEAKENED = (
-    # What the stores owe
+    # The stores owe these.
     Weakened("conditions on the writes", "zombie's put, barrier and put", Weakness(conditions=False)),
     Weakened("intents", "zombie's put, barrier and put", Weakness(intents=False)),
     Weakened("settling the whole resource", "two keys of one resource", Weakness(whole_resource=False)),
@@ -356,7 +356,7 @@ WEAKENED = (
     # answered as a delete.
     Weakened("a settler's own write-id", "zombie creates, barrier and put", Weakness(settlers_id=False), "P3",
              (mutation, "_recognise", recognise_by_write_id_alone)),
-    # What settling owes
+    # Settling owes these.
     Weakened("the bump", "zombie's put, barrier and put", instead=settle_by(settle_without_bump)),
     Weakened("giving the upload up", "zombie's upload, no condition", instead=settle_by(settle_by_forgetting)),
     Weakened("giving an old upload up", "an upload older than the object", instead=settle_by(settle_by_forgetting)),
@@ -368,7 +368,7 @@ WEAKENED = (
              instead=(mutation, "sweep", sweep_by_the_first_look)),
     Weakened("refusing the only form", "a marker, made again", instead=(mutation, "_best", always_plain)),
     Weakened("waiting where nothing is bumped", "a marker and a barrier", instead=settle_by(settle_without_waiting)),
-    # What copies need
+    # Copies need these.
     Weakened("another ETag than the condition's", "a copy of the same bytes",
              instead=(mutation, "_best", best_though_it_is_there)),
     Weakened("a tombstone for absence", "a copy of a create, after a delete",

@@ -203,7 +203,7 @@ func (h *history) operation(one line) {
 }
 
 // outcome says of a write without a clear answer whether it can matter, whether that stays open, and when it must have
-// taken effect. If nobody has read what it wrote, no other read depends on it. If somebody has, it took effect before.
+// taken effect. If no client has read what it wrote, no other read depends on it. If one has, it took effect before.
 func (h *history) outcome(one line) (effective, open bool, ended int64) {
 	ended = forever
 	for _, written := range one.writes("") {
@@ -229,7 +229,7 @@ func (h *history) lease(one line) {
 	case (one.Answer == "unknown" || one.Answer == "nothing") && asked.deed == ends:
 		asked.open = true
 	default:
-		return // A lease that nobody knows of, or that lasts longer than somebody knows, explains no other answer.
+		return // A lease without an answer, or one that lasts longer than its answer says, explains no other answer.
 	}
 	h.locks[one.Resource] = append(h.locks[one.Resource], h.made(one.Who, asked, asked.sent, asked.by))
 }

@@ -1,4 +1,4 @@
-// Command linearizability judges histories of real processes by Porcupine, a checker that nobody here wrote.
+// Command linearizability judges histories of real processes by Porcupine, a checker from elsewhere.
 //
 //	linearizability [-timeout 60s] [-pictures FOLDER] HISTORY…
 //

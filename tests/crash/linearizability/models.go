@@ -117,7 +117,7 @@ var registers = porcupine.Model{
 	},
 }
 
-// lease is the state of a lock. Nobody can have it before expires, unless its holder or an administrator ends it.
+// lease is the state of a lock. Before expires no other holder can have it, unless the lease is released or broken.
 type lease struct {
 	held    bool
 	token   token // of the last holder

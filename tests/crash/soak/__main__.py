@@ -16,7 +16,7 @@ last holder must have every resource soon, and write a row and its objects.
 
     python -m tests.crash.soak --operations 10000 --seed 7 --porcupine build/soak
 
-With ``--porcupine``, a checker that nobody here wrote judges the history, too: whether it is linearizable. So no fault
+With ``--porcupine``, a checker from elsewhere judges the history, too: whether it is linearizable. So no fault
 forgets anything. The folder keeps the history, and a picture of each register that is not linearizable.
 
 The seed decides the actions of every thread, and their times. The machine decides their order.

@@ -71,7 +71,7 @@ class Notes:
     answered: Counter[str] = field(default_factory=Counter)
     """Answers by the kind of their resources."""
     locks: dict[str, str] = field(default_factory=dict)
-    """The newest token of each lock of the lock service that somebody was given."""
+    """The newest token of each lock that the lock service has given to a holder."""
 
     def note(self, line: str, **particulars: Any) -> None:
         self.file.write(json.dumps({"line": line, **particulars}, separators=(",", ":")) + "\n")

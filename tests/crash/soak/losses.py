@@ -45,7 +45,7 @@ FAULTS = (
 OF_SEVERAL = (*FAULTS, "outages")
 """With two databases: one of them is down until the other one has answered some requests."""
 FORGETTING = frozenset({"rewinds", "lags"})
-"""What was acknowledged may be gone after one of these, so that the history is not linearizable."""
+"""Each of these may take acknowledged writes away, so that the history is not linearizable."""
 LOSING = FORGETTING | {"failovers"}
 """After one of these, objects wait for lost requests to be dead. After all others, a new holder has everything soon."""
 AT_LAST = 120.0
