@@ -11,6 +11,8 @@ DOCS := .venv-docs
 TYPESCRIPT := clients/typescript
 MINUTES ?= 20
 OPERATIONS ?= 40000
+# Each night has another one. The soak prints it.
+SEED ?= $(shell date +%Y%m%d)
 # Settings of the caller's shell must not reach into .venv.
 unexport PYTHONPATH
 unexport PYTHONHOME
@@ -114,10 +116,11 @@ newest-postgres: setup  ## run the suites of fences, tables, guards, locks and t
 nightly: setup stores conformance conformance-versitygw soak newest-postgres  ## run what takes too long for .ci/run: stores, conformance, soak, newest-postgres and tests marked nightly
 	$(PYTEST) -m nightly
 
-soak: setup  ## let writers, gateways, store and database fail at random for MINUTES, and with losses for OPERATIONS
+soak: setup  ## let writers, gateways, store and database fail at random for MINUTES, and with losses for OPERATIONS; Porcupine judges from SEED on
 	$(BIN)/python -m tests.crash.soak --minutes $(MINUTES)
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS)
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2
+	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2 --seed $(SEED) --porcupine build/soak
 
 conformance: setup  ## compare tables with PostgREST, and stores direct with through the gateway; S3TESTS=… runs a checkout of ceph/s3-tests so
 ifdef S3TESTS
@@ -135,9 +138,10 @@ clients: setup $(JAVASCRIPT)/node_modules $(TYPESCRIPT)/node_modules $(JVM)/lib 
 	@command -v rclone > /dev/null || apt-get install --yes --no-install-recommends rclone
 	$(BIN)/python -m pytest tests/clients
 
-go-modules:  ## download the modules of the Go client and of its tests, for at most two minutes
+go-modules:  ## download the modules of the Go client, of its tests, and of Porcupine, for at most six minutes
 	cd clients/go && timeout 120 go list -deps -test ./fencing ./awss3 ./pgxlock ./integration > /dev/null
 	cd clients/go && timeout 120 go list -deps honnef.co/go/tools/cmd/staticcheck > /dev/null
+	cd tests/crash/linearizability && timeout 120 go mod download
 
 # Minutes, so no other target asks for it.
 kubernetes-tools:  ## build kube-apiserver, kubectl, Helm and Consul into ~/go/bin, for the tests of them: 10 minutes

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
@@ -97,13 +97,14 @@ class Gateway:
 class Nursery:
     """Makes gateways; a context manager that leaves none behind."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
-        """``given``: the arguments of ``tests.running.config``."""
+    def __init__(self, given: dict[str, Any], environment: Mapping[str, str] | None = None) -> None:
+        """``given``: the arguments of ``tests.running.config``. ``environment``: more of it, for all gateways."""
         self._given = given
         self._ordering = threading.Lock()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.crash.processes"],
             cwd=ROOT,
+            env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -35,7 +35,12 @@ Value = TypeVar("Value", bound=Hashable)
 
 
 class BrokenPromise(AssertionError):
-    """A promise does not hold. The message has the shortest way there that was found, a line for each step."""
+    """A promise does not hold. The message has the shortest way there that was found, a line for each step.
+
+    ``way``: the worlds on it, each with the step that was taken there.
+    """
+
+    way: tuple[tuple[Any, Any], ...] = ()
 
 
 def search(
@@ -62,8 +67,10 @@ def search(
                 way = []
                 while (step := before[world]) is not None:
                     world = step[0]
-                    way.append(told(*step))
-                raise BrokenPromise("\n".join((str(broken), *reversed(way)))) from None
+                    way.append(step)
+                found = BrokenPromise("\n".join((str(broken), *(told(*step) for step in reversed(way)))))
+                found.way = (*reversed(way), *broken.way)
+                raise found from None
             assert len(before) <= limit, f"more than {limit} states"
     return before
 
@@ -368,7 +375,9 @@ class Explorer:
             try:
                 yield (happening, subject), happening(world, subject)
             except BrokenPromise as broken:
-                raise BrokenPromise(f"{broken}\nin the end {self._label(world, (happening, subject))}") from None
+                found = BrokenPromise(f"{broken}\nin the end {self._label(world, (happening, subject))}")
+                found.way = ((world, (happening, subject)),)
+                raise found from None
 
     def _start(self) -> World:
         contents = tuple(

@@ -4,7 +4,7 @@ The number of states of each exploration is printed at the end of the run (see c
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, cast
 
@@ -14,7 +14,19 @@ from gateway.fencing.intent import Announcement, Begun, Duplicates, Intent, Muta
 from gateway.objects.protocol import effects, mutation, settling
 from gateway.objects.protocol.effects import Steps
 from gateway.objects.s3.answers import Applied, Found, WriteAnswer
-from tests.model.explorer import BrokenPromise, Explorer, Scope, Weakness, amend, barrier, complete, delete, put, sweep
+from tests.model.explorer import (
+    SOUND,
+    BrokenPromise,
+    Explorer,
+    Scope,
+    Weakness,
+    amend,
+    barrier,
+    complete,
+    delete,
+    put,
+    sweep,
+)
 
 Report = Callable[[str, int], None]
 
@@ -269,65 +281,32 @@ def recognise_by_write_id_alone(write: Announcement, begun: Begun, *, tombstone:
     return None
 
 
-def shortest_way_to_a_broken_promise(scope: str, weakness: Weakness, promise: str = "P2") -> int:
-    """The number of steps after which the promise is broken. An AssertionError where it is not."""
-    twice = [replace(one, again=1, **CALM) for one in STORIES]
-    (explored,) = (one for one in (*SCOPES, *twice) if one.name == scope)
-    with pytest.raises(BrokenPromise, match=f"^{promise}") as broken:
-        Explorer(explored, weakness, promises=promise).run()
-    return str(broken.value).count("\n")
+@dataclass(frozen=True, slots=True)
+class Weakened:
+    """The protocol without one of its parts, and a scope in which that breaks a promise.
 
+    ``instead``: what stands for a rule of production, as an object, the name of its attribute, and the other value.
+    """
 
-@pytest.mark.parametrize(
-    ("name", "weakness", "scope"),
-    tiered([
-        ("conditions on the writes", Weakness(conditions=False), "zombie's put, barrier and put"),
-        ("intents", Weakness(intents=False), "zombie's put, barrier and put"),
-        ("settling the whole resource", Weakness(whole_resource=False), "two keys of one resource"),
-        ("forbidden ETags", Weakness(forbidding=False), "barrier, then the old bytes"),
-        ("forbidding what a write settles", Weakness(forbidding_over=False), "create against delete"),
-        ("looking at what a write settles", Weakness(matching_over=False), "an upload against a delete"),
-        ("minding sweeps", Weakness(minding_sweeps=False), "later, a sweep"),
-        ("waiting for what has begun", Weakness(waiting_for_what_has_begun=False), "no other ETag"),
-        ("waiting before bytes return", Weakness(waiting_for_what_has_begun=False), "later, a barrier"),
-        ("signing when announced", Weakness(signed_when_announced=False), "no other ETag"),
-        ("attempt numbers", Weakness(attempts=False), "two writers with one token"),
-        ("forbidding the only form", Weakness(forbidding_over=False), "a marker, made again"),
-        ("remembering conditions", Weakness(remembering=False), "a copy of an overtaken put"),
-        ("remembering a delete's", Weakness(remembering=False), "a copy of an overtaken delete"),
-        ("remembering a tombstone's", Weakness(remembering=False), "a copy of an overtaken tombstone"),
-        ("remembering absence", Weakness(remembering=False), "a copy of a create, after a delete"),
-        ("remembering failures", Weakness(remembering_failures=False), "a copy of a create that has failed"),
-    ]),
-)  # fmt: skip
-def test_the_explorer_sees_what_the_stores_owe(
-    name: str, weakness: Weakness, scope: str, report_states: Report
-) -> None:
-    report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, weakness))
+    without: str
+    scope: str
+    weakness: Weakness = SOUND
+    promise: str = "P2"
+    instead: tuple[Any, str, object] | None = None
 
+    def explorer(self, monkeypatch: pytest.MonkeyPatch) -> Explorer:
+        if self.instead is not None:
+            monkeypatch.setattr(*self.instead)
+        twice = [replace(one, again=1, **CALM) for one in STORIES]
+        (explored,) = (one for one in (*SCOPES, *twice) if one.name == self.scope)
+        return Explorer(explored, self.weakness, promises=self.promise)
 
-@pytest.mark.parametrize(
-    ("name", "weakness", "scope"),
-    tiered([
-        # An acknowledged write of the same bytes can lose its metadata to a bump.
-        ("forbidding for bumps", Weakness(forbidding_for_bumps=False), "later, two barriers"),
-        ("marking what is being settled", Weakness(marking=False), "the same bytes in parts, barrier"),
-    ]),
-)  # fmt: skip
-def test_the_explorer_sees_false_successes(name: str, weakness: Weakness, scope: str, report_states: Report) -> None:
-    report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, weakness, "P3"))
-
-
-def test_a_settlers_tombstone_is_never_taken_for_the_settled_write(
-    monkeypatch: pytest.MonkeyPatch, report_states: Report
-) -> None:
-    """It must have a write-id of its own; two guards see to that, and without both a put is answered as a delete."""
-    scope, weakness = "zombie creates, barrier and put", Weakness(settlers_id=False)
-    (explored,) = (one for one in SCOPES if one.name == scope)
-    Explorer(explored, weakness).run()
-    monkeypatch.setattr(mutation, "_recognise", recognise_by_write_id_alone)
-    way = shortest_way_to_a_broken_promise(scope, weakness, "P3")
-    report_states(f"without a settler's own write-id: {scope}", way)
+    def shortest_way(self, monkeypatch: pytest.MonkeyPatch) -> tuple[Explorer, BrokenPromise]:
+        """Return the way to the broken promise. An AssertionError where it is not broken."""
+        explorer = self.explorer(monkeypatch)
+        with pytest.raises(BrokenPromise, match=f"^{self.promise}") as broken:
+            explorer.run()
+        return explorer, broken.value
 
 
 def sweep_by_the_first_look(write: Announcement, *, conditional_delete: bool) -> Steps[Any]:
@@ -343,52 +322,75 @@ def sweep_by_the_first_look(write: Announcement, *, conditional_delete: bool) ->
     return (yield from mutation._fenced(mutation._without_condition(write), None, mutate, look=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "rule", "instead", "promise", "scope"),
-    tiered([
-        ("the bump", "settle", settle_without_bump, "P2", "zombie's put, barrier and put"),
-        ("giving the upload up", "settle", settle_by_forgetting, "P2", "zombie's upload, no condition"),
-        ("giving an old upload up", "settle", settle_by_forgetting, "P2", "an upload older than the object"),
-        ("waiting for an amendment", "settle", settle_by_forgetting, "P2", "zombie amends"),
-        # A delete of nothing settles a lost request only if it changes the key.
-        ("a tombstone", "_is_idle", lambda begun: begun.key.visible is None, "P2", "create against delete of nothing"),
-        ("a second look", "sweep", sweep_by_the_first_look, "P3", "a sweep, no condition"),
-        ("refusing the only form", "_best", always_plain, "P2", "a marker, made again"),
-        ("waiting where nothing is bumped", "settle", settle_without_waiting, "P2", "a marker and a barrier"),
-    ]),
-)  # fmt: skip
-def test_the_explorer_sees_what_settling_owes(
-    name: str,
-    rule: str,
-    instead: object,
-    promise: str,
-    scope: str,
-    monkeypatch: pytest.MonkeyPatch,
-    report_states: Report,
-) -> None:
-    monkeypatch.setattr(mutation, rule, instead)
-    report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, Weakness(), promise))
-
-
 def best_though_it_is_there(candidates: tuple[effects.Candidate, ...], begun: Begun) -> effects.UploadForm | None:
     return mutation.choose(candidates, begun.forbidden | {spent.etag for spent in begun.spent})
 
 
-@pytest.mark.parametrize(
-    ("name", "where", "rule", "instead", "scope"),
-    tiered([
-        ("another ETag than the condition's", mutation, "_best", best_though_it_is_there, "a copy of the same bytes"),
-        ("a tombstone for absence", Begun, "overtakes_absence", False, "a copy of a create, after a delete"),
-    ]),
+def settle_by(rule: object) -> tuple[Any, str, object]:
+    return mutation, "settle", rule
+
+
+WEAKENED = (
+    # The stores owe these.
+    Weakened("conditions on the writes", "zombie's put, barrier and put", Weakness(conditions=False)),
+    Weakened("intents", "zombie's put, barrier and put", Weakness(intents=False)),
+    Weakened("settling the whole resource", "two keys of one resource", Weakness(whole_resource=False)),
+    Weakened("forbidden ETags", "barrier, then the old bytes", Weakness(forbidding=False)),
+    Weakened("forbidding what a write settles", "create against delete", Weakness(forbidding_over=False)),
+    Weakened("looking at what a write settles", "an upload against a delete", Weakness(matching_over=False)),
+    Weakened("minding sweeps", "later, a sweep", Weakness(minding_sweeps=False)),
+    Weakened("waiting for what has begun", "no other ETag", Weakness(waiting_for_what_has_begun=False)),
+    Weakened("waiting before bytes return", "later, a barrier", Weakness(waiting_for_what_has_begun=False)),
+    Weakened("signing when announced", "no other ETag", Weakness(signed_when_announced=False)),
+    Weakened("attempt numbers", "two writers with one token", Weakness(attempts=False)),
+    Weakened("forbidding the only form", "a marker, made again", Weakness(forbidding_over=False)),
+    Weakened("remembering conditions", "a copy of an overtaken put", Weakness(remembering=False)),
+    Weakened("remembering a delete's", "a copy of an overtaken delete", Weakness(remembering=False)),
+    Weakened("remembering a tombstone's", "a copy of an overtaken tombstone", Weakness(remembering=False)),
+    Weakened("remembering absence", "a copy of a create, after a delete", Weakness(remembering=False)),
+    Weakened("remembering failures", "a copy of a create that has failed", Weakness(remembering_failures=False)),
+    # False successes. An acknowledged write of the same bytes can lose its metadata to a bump.
+    Weakened("forbidding for bumps", "later, two barriers", Weakness(forbidding_for_bumps=False), "P3"),
+    Weakened("marking what is being settled", "the same bytes in parts, barrier", Weakness(marking=False), "P3"),
+    # A settler's tombstone is never taken for the settled write. Two guards see to that; without both, a put is
+    # answered as a delete.
+    Weakened("a settler's own write-id", "zombie creates, barrier and put", Weakness(settlers_id=False), "P3",
+             (mutation, "_recognise", recognise_by_write_id_alone)),
+    # Settling owes these.
+    Weakened("the bump", "zombie's put, barrier and put", instead=settle_by(settle_without_bump)),
+    Weakened("giving the upload up", "zombie's upload, no condition", instead=settle_by(settle_by_forgetting)),
+    Weakened("giving an old upload up", "an upload older than the object", instead=settle_by(settle_by_forgetting)),
+    Weakened("waiting for an amendment", "zombie amends", instead=settle_by(settle_by_forgetting)),
+    # A delete of nothing settles a lost request only if it changes the key.
+    Weakened("a tombstone", "create against delete of nothing",
+             instead=(mutation, "_is_idle", lambda begun: begun.key.visible is None)),
+    Weakened("a second look", "a sweep, no condition", promise="P3",
+             instead=(mutation, "sweep", sweep_by_the_first_look)),
+    Weakened("refusing the only form", "a marker, made again", instead=(mutation, "_best", always_plain)),
+    Weakened("waiting where nothing is bumped", "a marker and a barrier", instead=settle_by(settle_without_waiting)),
+    # Copies need these.
+    Weakened("another ETag than the condition's", "a copy of the same bytes",
+             instead=(mutation, "_best", best_though_it_is_there)),
+    Weakened("a tombstone for absence", "a copy of a create, after a delete",
+             instead=(Begun, "overtakes_absence", False)),
 )  # fmt: skip
-def test_the_explorer_sees_what_copies_need(
-    name: str,
-    where: object,
-    rule: str,
-    instead: object,
-    scope: str,
-    monkeypatch: pytest.MonkeyPatch,
-    report_states: Report,
+
+
+def tiered_weakened() -> list[Any]:
+    return [
+        pytest.param(one, id=f"{one.without}: {one.scope}", marks=[pytest.mark.thorough] if one.scope in SLOW else [])
+        for one in WEAKENED
+    ]
+
+
+@pytest.mark.parametrize("weakened", tiered_weakened())
+def test_the_explorer_sees_that_each_part_is_needed(
+    weakened: Weakened, monkeypatch: pytest.MonkeyPatch, report_states: Report
 ) -> None:
-    monkeypatch.setattr(where, rule, instead)
-    report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, Weakness()))
+    _, broken = weakened.shortest_way(monkeypatch)
+    report_states(f"without {weakened.without}: {weakened.scope}", str(broken).count("\n"))
+
+
+def test_without_one_guard_a_settlers_tombstone_is_not_taken_for_the_settled_write() -> None:
+    (explored,) = (one for one in SCOPES if one.name == "zombie creates, barrier and put")
+    Explorer(explored, Weakness(settlers_id=False)).run()

@@ -14,6 +14,11 @@ the history of operations alone. Without ``--faults``, all of them happen. ``--k
 With ``--databases 2``, gateways serve two databases, each with a server of its own. After faults that lose nothing, a
 last holder must have every resource soon, and write a row and its objects.
 
+    python -m tests.crash.soak --operations 10000 --seed 7 --porcupine build/soak
+
+With ``--porcupine``, a checker from elsewhere judges the history, too: whether it is linearizable. So no fault
+forgets anything. The folder keeps the history, and a picture of each register that is not linearizable.
+
 The seed decides the actions of every thread, and their times. The machine decides their order.
 """
 
@@ -29,11 +34,13 @@ from itertools import count
 from pathlib import Path
 
 from tests.crash.history import Broken
-from tests.crash.soak.losses import AT_LAST, FAULTS, LOSING, NOT_HAD, OF_SEVERAL, Result
+from tests.crash.porcupine import NotHere, Porcupine
+from tests.crash.soak.losses import AT_LAST, FAULTS, FORGETTING, LOSING, NOT_HAD, OF_SEVERAL, Result
 from tests.crash.soak.losses import play as play_with_losses
 from tests.crash.soak.servers import POOLER
 from tests.crash.soak.stage import STORES
 from tests.crash.soak.writers import play
+from tests.leases.asking import FAKETIME
 
 
 def main() -> None:
@@ -47,11 +54,14 @@ def main() -> None:
     parser.add_argument("--faults", nargs="+", choices=OF_SEVERAL, help="with losses: their kinds")
     parser.add_argument("--databases", type=int, choices=(1, 2), default=1, help="with losses: how many are served")
     parser.add_argument("--keep", type=Path, help="with losses: the file for the history")
+    parser.add_argument("--porcupine", type=Path, help="with losses, but those that forget: the folder for its verdict")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # everything that runs here is ended with us
     if given.operations is not None:
         databases = ("",) if given.databases == 1 else ("north", "south")
-        faults = tuple(given.faults or _faults(len(databases)))
+        faults = tuple(given.faults or _faults(len(databases), linearizable=given.porcupine is not None))
+        if given.porcupine is not None:
+            sys.exit(_linearizable(given.operations, given.seed, given.journal, faults, given.porcupine, databases))
         sys.exit(_with_losses(given.operations, given.seed, given.journal, faults, given.keep, databases))
     deadline = time.monotonic() + 60 * given.minutes
     for seed in count(given.seed):
@@ -65,10 +75,37 @@ def main() -> None:
             return
 
 
-def _faults(databases: int) -> tuple[str, ...]:
+def _faults(databases: int, *, linearizable: bool) -> tuple[str, ...]:
     """All kinds that can be played here."""
     kinds = FAULTS if databases == 1 else OF_SEVERAL
-    return kinds if POOLER is not None else tuple(name for name in kinds if name != "poolers")
+    here = {"poolers": POOLER is not None, "clocks": FAKETIME is not None}
+    return tuple(name for name in kinds if here.get(name, True) and not (linearizable and name in FORGETTING))
+
+
+def _linearizable(
+    operations: int, seed: int, mode: str, faults: tuple[str, ...], folder: Path, databases: tuple[str, ...]
+) -> int:
+    """Run a soak in which nothing is forgotten, and have both judges look at its history; the exit code."""
+    if FORGETTING.intersection(faults):
+        sys.exit(f"After these faults no history is linearizable: {' '.join(FORGETTING.intersection(faults))}")
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        porcupine = Porcupine.built(folder)
+    except NotHere as reason:
+        print(f"LEFT OUT: {reason}", flush=True)
+        return 0
+    history = folder / f"seed {seed}, {len(databases)} databases"
+    code = _with_losses(operations, seed, mode, faults, history, databases)
+    (judged,) = porcupine.judge(history, pictures=folder)
+    said = "linearizable" if judged.linearizable else "NOT SHOWN TO BE LINEARIZABLE"
+    print(f"seed {seed}: {said}, says Porcupine; {judged.operations} operations, {judged.open} with an open outcome")
+    for names, what in ((judged.broken, "not linearizable"), (judged.undecided, "not decided in time")):
+        print("".join(f"  {what}: {name}\n" for name in names), end="")
+    print("".join(f"  {picture}\n" for picture in judged.pictures), end="", flush=True)
+    if code == 0 and judged.linearizable:
+        history.unlink()
+        return 0
+    return 1
 
 
 def _with_losses(

@@ -6,9 +6,12 @@ It reads one file and imports nothing of this project. Each line is a JSON docum
     What an acknowledged token survives: ``off`` nothing, ``async`` all but the last ``late`` seconds, ``sync`` all.
 ``{"line": "operation", "who": …, "tokens": {RESOURCE: [EPOCH, VALUE]}, "writes": [[PLACE, RESOURCE, CONTENT]], …}``
     With ``sent``, ``answered`` (null: no answer came), ``answer`` and ``request``. No two writes have the same content
-    at a place; null is a delete. Answers: ``done``; ``idle``, nothing to write; ``refused``; ``stale``, refused because
-    of its token; ``not done``; ``unknown``; ``nothing``, no answer.
-``{"line": "read", "place": …, "content": …, "sent": …, "answered": …}``
+    at a place, except copies of one request; null is a delete. Answers: ``done``; ``idle``, nothing to write;
+    ``refused``; ``stale``, refused because of its token; ``not done``; ``unknown``; ``nothing``, no answer.
+``{"line": "read", "place": …, "content": …, "sent": …, "answered": …, "who": …}``
+``{"line": "lease", "deed": "acquire", "resource": …, "token": [EPOCH, VALUE], "lasts": SECONDS, "answer": …, …}``
+    A lock of the lock service, with ``who``, ``sent`` and ``answered``. Other deeds: ``renew``, ``release``, ``break``.
+    Another answer: ``lost``. Only ``linearizability`` judges it.
 ``{"line": "rewind", "storage": [PREFIX], "resources": [PREFIX], "since": …, "from": …, "until": …}``
     The storage of these places stopped at ``from``. It came back at ``until``, with all that was done before ``since``.
     It has the tokens of these resources. Without ``resources``, it has all.

@@ -22,6 +22,10 @@ from tests.running import API_KEY
 MARK = "x-amz-meta-soak"
 PATIENCE = 10.0
 _MOST_UNANSWERED = 0.05
+_DOUBLED = 0.02
+"""The part of the requests that arrive twice, as from a client or a proxy that repeats them."""
+_LOCKS = 3
+_TTL = 2.0
 
 _STALE = frozenset({"StaleFencingToken", "token-stale"})
 _UNKNOWN = frozenset({"FencingOutcomeUnknown", "outcome-unknown"})
@@ -66,6 +70,8 @@ class Notes:
     counted: Counter[str] = field(default_factory=Counter)
     answered: Counter[str] = field(default_factory=Counter)
     """Answers by the kind of their resources."""
+    locks: dict[str, str] = field(default_factory=dict)
+    """The newest token of each lock that the lock service has given to a holder."""
 
     def note(self, line: str, **particulars: Any) -> None:
         self.file.write(json.dumps({"line": line, **particulars}, separators=(",", ":")) + "\n")
@@ -104,11 +110,12 @@ class Holder:
         self._notes, self._name, self._grounds = notes, name, grounds
         self._at = grounds[0]
         self._random = Random(f"{seed}/{name}")
-        # One connection at a time, kept while it is good. Each request is sent once.
+        # One connection for each request under way, kept while it is good.
         self._origin = f"http://127.0.0.1:{port}"
-        one = httpx.Limits(max_connections=1)
-        self._client = httpx.AsyncClient(base_url=self._origin, limits=one, timeout=PATIENCE, verify=False)
+        two = httpx.Limits(max_connections=2)
+        self._client = httpx.AsyncClient(base_url=self._origin, limits=two, timeout=PATIENCE, verify=False)
         self._held: dict[str, int] = {}
+        self._leases: dict[str, tuple[str, str]] = {}
         self._kinds: dict[Callable[[], Any], int] = {
             self._update: 40,
             self._insert: 16,
@@ -117,6 +124,7 @@ class Holder:
             self._delete: 3,
             self._get: 8,
             self._barrier: 5,
+            self._lock: 8,
         }
 
     async def work(self, enough: Callable[[], bool]) -> None:
@@ -197,6 +205,38 @@ class Holder:
         token = self._token(job)
         return await self._table("POST", f"/v1/fences/{job}/barrier", {"token": str(token)}, {job: token}, [])
 
+    async def _lock(self) -> None:
+        """Acquire a lock of the lock service; or renew, release or break one."""
+        lock = f"{self._at.kind}lock/{self._random.randrange(_LOCKS)}"
+        lease, token = self._leases.get(lock, ("", ""))
+        deed = self._random.choices(("renew", "release", "break"), (12, 5, 1))[0] if lease else "acquire"
+        if deed == "break":
+            token = self._notes.locks[lock]
+        wish = {"holder": f"{self._name} {self._notes.mark()}", "ttl": _TTL, "wait": self._random.choice((0.0, 0.5))}
+        method, target, document = {
+            "acquire": ("POST", f"/v1/leases/{lock}", wish),
+            "renew": ("PUT", f"/v1/leases/{lock}/{lease}", {}),
+            "release": ("DELETE", f"/v1/leases/{lock}/{lease}", None),
+            "break": ("POST", f"/v1/breaks/{lock}", {"expected": token, "reason": "soak"}),
+        }[deed]
+        body = b"" if document is None else json.dumps(document).encode()
+        headers = {"authorization": f"Bearer {API_KEY}", "content-type": "application/json"}
+        answer, sent, answered = await self._sent(method, target, headers, body)
+        said, lasts = "nothing", 0.0
+        if answer is not None:
+            said = "lost" if answer.status_code == 410 else _said(answer, code_of(answer.content))
+            if said == "done" and deed in ("acquire", "renew"):
+                given = answer.json()
+                token, lasts = given["token"], given["expires_in"]
+                self._leases[lock] = given["lease"], token
+                self._notes.locks[lock] = token
+            elif said in ("done", "lost") and deed != "break":
+                self._leases.pop(lock, None)
+        epoch, _, value = token.rpartition(".")
+        told = {"deed": deed, "resource": lock, "token": [int(epoch or 0), int(value or 0)], "lasts": lasts}
+        self._notes.note("lease", who=self._name, **told, answer=said, sent=sent, answered=answered)
+        self._notes.counted[f"{deed}: {said}"] += 1
+
     # Requests
 
     async def _table(
@@ -230,15 +270,44 @@ class Holder:
         tokens: dict[str, int],
         writes: list[Write],
     ) -> bool:
-        """Send it once, and write down what became of it; whether it was acknowledged."""
-        notes, answered, request, said, code = self._notes, None, None, "nothing", None
+        """Send it once or twice, and write down what became of it; whether it was acknowledged."""
+        times = 2 if self._random.random() < _DOUBLED else 1
+        found = await asyncio.gather(*(self._sent(method, target, headers, body) for _ in range(times)))
+        answers = [self._noted(f"{method} {target}", tokens, writes, *one) for one in found]
+        said = answers[-1]
+        if said == "stale" and self._random.random() < 0.8:
+            for job in tokens:
+                self._held.pop(job, None)
+        if said in ("not done", "nothing", "unknown"):
+            await asyncio.sleep(self._random.random() * 0.1)
+        return said in ("done", "idle")
+
+    async def _sent(
+        self, method: str, target: str, headers: dict[str, str], body: bytes
+    ) -> tuple[httpx.Response | None, float, float | None]:
+        """Return the answer, if one came, and when the request was sent and answered."""
         patience = 0.3 if self._random.random() < _MOST_UNANSWERED else PATIENCE
         sent = time.monotonic()
         with suppress(httpx.TransportError):
             answer = await self._client.request(method, target, headers=headers, content=body, timeout=patience)
-            answered, request = time.monotonic(), answer.headers.get("x-request-id")
+            return answer, sent, time.monotonic()
+        return None, sent, None
+
+    def _noted(
+        self,
+        what: str,
+        tokens: dict[str, int],
+        writes: list[Write],
+        answer: httpx.Response | None,
+        sent: float,
+        answered: float | None,
+    ) -> str:
+        """Write an operation down; what its answer says."""
+        notes, code = self._notes, None
+        said, request = "nothing", None
+        if answer is not None:
             code = code_of(answer.content) if answer.is_error else None
-            said = _said(answer, code)
+            said, request = _said(answer, code), answer.headers.get("x-request-id")
         notes.operations += 1
         notes.answered[self._at.kind] += said != "nothing"
         if code is not None:
@@ -246,7 +315,7 @@ class Holder:
         notes.note(
             "operation",
             who=self._name,
-            what=f"{method} {target}",
+            what=what,
             tokens={job: [0, token] for job, token in tokens.items()},
             writes=writes,
             sent=sent,
@@ -255,12 +324,7 @@ class Holder:
             code=code,
             request=request,
         )
-        if said == "stale" and self._random.random() < 0.8:
-            for job in tokens:
-                self._held.pop(job, None)
-        if said in ("not done", "nothing", "unknown"):
-            await asyncio.sleep(self._random.random() * 0.1)
-        return said in ("done", "idle")
+        return said
 
     def _token(self, job: str) -> int:
         if job not in self._held or self._random.random() < 0.01:

@@ -32,15 +32,21 @@ from tests.crash.soak.servers import POOLER, Database
 from tests.crash.soak.stage import LIMITS, Faults, configured
 from tests.crash.stage import Postgres
 from tests.doubles.s3 import DoubleProcess
+from tests.leases.asking import FAKETIME, lies
 from tests.postgres import as_gateway, install, memory_or_disk
 from tests.processes import free_port
 from tests.running import config
 from tests.standbys import paused
 
-FAULTS = ("gateways", "requests", "statements", "crashes", "rewinds", "failovers", "poolers", "stores", "cuts")
+FAULTS = (
+    "gateways", "requests", "statements", "crashes", "disks", "clocks", "rewinds", "failovers", "lags", "poolers",
+    "stores", "cuts",
+)  # fmt: skip
 OF_SEVERAL = (*FAULTS, "outages")
 """With two databases: one of them is down until the other one has answered some requests."""
-LOSING = frozenset({"rewinds", "failovers"})
+FORGETTING = frozenset({"rewinds", "lags"})
+"""Each of these may take acknowledged writes away, so that the history is not linearizable."""
+LOSING = FORGETTING | {"failovers"}
 """After one of these, objects wait for lost requests to be dead. After all others, a new holder has everything soon."""
 AT_LAST = 120.0
 """Seconds after the last fault in which a last holder must have everything. Nearly always it needs less than 10."""
@@ -108,6 +114,7 @@ class _Scene:
     nursery: Nursery
     front: Proxy
     store: Proxy
+    clock: Path | None = None
     gateways: list[Gateway] = field(default_factory=list)
 
 
@@ -130,7 +137,7 @@ async def play(
     with file.open("w") as opened:
         notes = Notes(opened)
         notes.note("mode", mode=mode, late=LATE, seed=seed)
-        async with _scene(mode, databases, serve, pooled="poolers" in faults) as scene:
+        async with _scene(mode, databases, serve, pooled="poolers" in faults, lying="clocks" in faults) as scene:
             await _run(scene, notes, operations, seed, faults)
             await _conclude(scene, notes, seed, patience)
             notes.note("final", **await asyncio.to_thread(_final, scene))
@@ -227,8 +234,11 @@ class _Trouble(Faults):
             "requests": {self.hold: 60, self.fail: 50},
             "statements": {self.pause_backend: 20},
             "crashes": {self.crash_database: 2, self._restart: 1},
+            "disks": {self._slow_disk: 5},
+            "clocks": {self._jump: 5},
             "rewinds": {self._rewind: 3},
-            "failovers": {self._fail_over: 2, self._lag: 2},
+            "failovers": {self._fail_over: 2},
+            "lags": {self._lag: 2},
             "poolers": {self._end_pooler: 5},
             "stores": {self._restart_store: 5},
             "cuts": {self._cut: 30, self._lose: 30, self._delay: 20},
@@ -326,6 +336,22 @@ class _Trouble(Faults):
         self.let_go()
         self._site().database.restart()
 
+    def _slow_disk(self) -> None:
+        """Let each flush of the write-ahead log take a tenth of a second, for some seconds."""
+        site = self._site()
+        self._settled(site)
+        slow = ("ALTER SYSTEM SET commit_delay = 100000", "ALTER SYSTEM SET commit_siblings = 0")
+        site.database.execute(*slow, "SELECT pg_reload_conf()")
+        time.sleep(1 + 2 * self.random.random())
+        site.database.execute("ALTER SYSTEM RESET commit_delay", "SELECT pg_reload_conf()")
+
+    def _jump(self) -> None:
+        """Let the clocks of all gateways jump, and jump back some seconds later. Signatures last for 15 minutes."""
+        assert self._scene.clock is not None
+        self._scene.clock.write_text(f"{self.random.choice((-600, -60, 60, 600, 200_000)):+d}\n")
+        time.sleep(1 + 2 * self.random.random())
+        self._scene.clock.write_text("+0\n")
+
     def _rewind(self) -> None:
         """Make a backup, let the database do something more, and put it back to the backup."""
         site = self._site()
@@ -405,10 +431,14 @@ class _Trouble(Faults):
 
 
 @asynccontextmanager
-async def _scene(mode: str, databases: tuple[str, ...], serve: Serve, *, pooled: bool) -> AsyncIterator[_Scene]:
-    """Start everything, in processes of its own."""
+async def _scene(
+    mode: str, databases: tuple[str, ...], serve: Serve, *, pooled: bool, lying: bool
+) -> AsyncIterator[_Scene]:
+    """Start everything, in processes of its own. ``lying``: gateways take the time of day from a file."""
     if pooled and POOLER is None:
         raise SystemExit("pgbouncer is not installed; leave out the fault poolers")
+    if lying and FAKETIME is None:
+        raise SystemExit("libfaketime is not installed; leave out the fault clocks")
     grounds = [Ground(name) for name in databases]
     async with AsyncExitStack() as stack:
         buckets = [*(ground.bucket for ground in grounds), _JOURNAL]
@@ -419,8 +449,9 @@ async def _scene(mode: str, databases: tuple[str, ...], serve: Serve, *, pooled:
         given = _given(mode, sites, store.port)
         if len(sites) > 1:
             assert await claim_if_new(config(**given))  # as 'gateway migrate' does
-        nursery = stack.enter_context(Nursery(given))
-        scene = _Scene(sites, double, nursery, front, store)
+        clock = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak"))) / "clock" if lying else None
+        nursery = stack.enter_context(Nursery(given, lies(clock) if clock else None))
+        scene = _Scene(sites, double, nursery, front, store, clock)
         for _ in range(_GATEWAYS):
             scene.gateways.append(await asyncio.to_thread(nursery.hatch, grounds[0].bucket))
         front.aim(*(one.port for one in scene.gateways))
