@@ -14,7 +14,7 @@ from gateway.observe.events import Observe, RequestAnswered
 
 
 class Answer(Protocol):
-    """A finished answer. It has a ``Content-Length``, or a status without a body."""
+    """A finished answer. It has a ``Content-Length``, or a status without a body. ``code``: of the error it tells."""
 
     @property
     def status(self) -> int: ...
@@ -22,6 +22,8 @@ class Answer(Protocol):
     def headers(self) -> list[tuple[bytes, bytes]]: ...
     @property
     def body(self) -> bytes: ...
+    @property
+    def code(self) -> str | None: ...
 
 
 class Begun(Protocol):
@@ -47,8 +49,11 @@ class Prepared(Protocol):
     @property
     def origin(self) -> Origin: ...
 
-    def begin(self, packet: Packet) -> Begun | None:
-        """Send what the request asks for. None if the request needs a task from the start."""
+    def begin(self, packet: Packet, request_id: str, client: str | None) -> Begun | None:
+        """Send what the request asks for. None if the request needs a task from the start.
+
+        ``client``: the address that it comes from.
+        """
 
     def answer(self, begun: Any) -> Answer | None:
         """Return the answer to a request whose row is done. None if a task has to find it."""
@@ -108,7 +113,7 @@ class Direct(NamedTuple):
                 method,
                 path,
                 answer.status,
-                None,
+                answer.code,
                 perf_counter() - began,
                 len(answer.body),
                 caller,

@@ -39,9 +39,12 @@ class Row(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Response:
+    """An answer. ``code``: of the error that it tells, if any."""
+
     status: int
     headers: Headers = field(default_factory=list)
     body: bytes = b""
+    code: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
