@@ -17,12 +17,13 @@ Each decision has its place:
 - Is a request plain, and what are its values? ``FormReader`` and ``WriteRecipe.resource`` (``recipes.py``).
 - Which plans are remembered? ``_learn_write`` and ``learn_read``.
 - Does a claim go before the statement? ``_send``, and ``_confirm`` if the fence was lower.
-- Is the token stale? The statement tells, and ``_refuse_stale`` puts it on record.
+- Is the token stale? The statement tells, and ``_refuse_stale`` puts it on record. For a fence that is known to be
+  higher nothing is sent, and ``_begin_write`` puts it on record if the request has no task.
 """
 
 from asyncio import Future
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -139,11 +140,13 @@ class Prepared(NamedTuple):
         CALLER.set(self.caller)  # for a statement that takes a session of its own
         plain = self.plain.with_query(packet.query_string, packet.changing)
         role = self.role and partial(self.role.of, packet.changing)
-        query = packet.query_string.decode("latin-1")
-        sender = partial(replace, self.sender, query=query, client=client, request_id=request_id)
+        sender = partial(self._sender, packet, request_id, client)
         candidate = Candidate(plain, self.origin.caller, self.rights, role=role, sender=sender)
         self.fast_path.begin(candidate, packet.query_string, packet.content)
         return None if candidate.recipe is None else candidate
+
+    def _sender(self, packet: Packet, request_id: str, client: str | None) -> Sender:
+        return self.sender._replace(query=packet.query_string.decode("latin-1"), client=client, request_id=request_id)
 
     def answer(self, begun: Candidate) -> Response | None:
         """Return the answer to a request whose row has come. None if the row does not confirm it, or has failed.
@@ -219,7 +222,7 @@ class FastPath:
             use=principal.use,
             role=known_role(head, principal) if acting else None,
             caller=Caller(principal.name, is_anonymous=principal.is_anonymous),
-            sender=replace(Sender.of(head, {}, principal, capture), query="", role=None),
+            sender=Sender.of(head, {}, principal, capture)._replace(query="", role=None),
         )
 
     def begin(self, candidate: Candidate, query_string: bytes, content: bytes) -> None:
