@@ -11,7 +11,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
-from gateway.http.head import REQUEST_ID, KnownHeads, Preparation
+from gateway.http.head import REQUEST_ID, KnownHeads, Packet, Preparation
 from gateway.observe.events import Observe, RequestAnswered
 
 _OLDEST = 128
@@ -19,7 +19,7 @@ _OLDEST = 128
 
 
 class Answer(Protocol):
-    """A finished answer. It has a ``Content-Length``, or a status without a body."""
+    """A finished answer. It has a ``Content-Length``, or a status without a body. ``code``: of the error it tells."""
 
     @property
     def status(self) -> int: ...
@@ -27,6 +27,8 @@ class Answer(Protocol):
     def headers(self) -> list[tuple[bytes, bytes]]: ...
     @property
     def body(self) -> bytes: ...
+    @property
+    def code(self) -> str | None: ...
 
 
 class Begun(Protocol):
@@ -52,8 +54,11 @@ class Prepared(Preparation, Protocol):
     @property
     def origin(self) -> Origin: ...
 
-    def begin(self, query_string: bytes, content: bytes) -> Begun | None:
-        """Send what a request asks for. None if the request needs a task from the start."""
+    def begin(self, packet: Packet[Any], request_id: str, client: str | None) -> Begun | None:
+        """Send what the request asks for. None if the request needs a task from the start.
+
+        ``client``: the address that it comes from.
+        """
 
     def answer(self, begun: Any) -> Answer | None:
         """Return the answer to a request whose row is done. None if a task has to find it."""
@@ -116,7 +121,7 @@ class Direct(NamedTuple):
                 method,
                 path,
                 answer.status,
-                None,
+                answer.code,
                 perf_counter() - began,
                 len(answer.body),
                 caller,

@@ -66,7 +66,7 @@ class Middleware:
         elif self.turns.limit(began):
             return False  # its task waits for its turn
         try:
-            begun = prepared.begin(packet.query_string, packet.content)
+            begun = prepared.begin(packet, request_id, exchange.client and exchange.client[0])
         except Exception:  # noqa: BLE001 - the task finds out the same, and answers
             return False
         if begun is None:

@@ -135,9 +135,8 @@ class TablePlane:
         principal = self._authenticate(head)
         if self._exposure.max_body < LARGEST:
             return None
-        return self._fast_path.prepare(
-            head, principal, self._cors.headers(origin_of(head.headers)) if self._cors else []
-        )
+        headers = self._cors.headers(origin_of(head.headers)) if self._cors else []
+        return self._fast_path.prepare(head, principal, headers, self._capture)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Receive one request and send its answer. A client that hangs up before its body is complete gets none."""

@@ -414,6 +414,90 @@ async def test_a_direct_request_whose_client_is_gone_is_refused_on_record(stage:
             await asyncio.sleep(0.01)
 
 
+STALE = "SELECT * FROM fencing.record WHERE reason = 'token-stale' ORDER BY at"
+OWN = ("id", "at", "request_id")
+
+
+@pytest.fixture
+async def overtaken(stage: Stage, direct_answers: list[int]) -> Stage:
+    """Return a gateway that has refused one stale write, in a task. It knows from then on that the fence is higher."""
+    await stage.lock.execute(RAISED)
+    stage.writer.write(PLAIN)
+    assert b" 412 " in await stage.answer()
+    assert direct_answers == []
+    return stage
+
+
+async def test_a_stale_write_is_refused_without_a_task_and_as_in_one(
+    overtaken: Stage, direct_answers: list[int]
+) -> None:
+    overtaken.writer.write(PLAIN)
+    answer = await overtaken.answer()
+    assert direct_answers == [412]
+    by_task, direct = map(dict, await overtaken.lock.fetch(STALE))
+    assert str(direct["id"]) in answer.decode()
+    assert direct["request_id"] in answer.decode()
+    assert by_task["request_id"] != direct["request_id"]
+    assert {name: by_task[name] for name in by_task if name not in OWN} == {
+        name: direct[name] for name in direct if name not in OWN
+    }
+    told = [one for one in overtaken.events if isinstance(one, RequestAnswered) and one.status == 412]
+    assert told[0]._replace(request_id="", seconds=0.0) == told[1]._replace(request_id="", seconds=0.0)
+    assert told[1].code == "token-stale"
+
+
+async def test_a_stale_write_without_a_task_is_on_record_before_its_answer(
+    overtaken: Stage, direct_answers: list[int]
+) -> None:
+    await overtaken.lock.execute("BEGIN; LOCK TABLE fencing.intake IN EXCLUSIVE MODE")
+    overtaken.writer.write(PLAIN)
+    async with asyncio.timeout(PATIENCE):
+        while not await overtaken.lock.fetchval(WAITING):
+            await asyncio.sleep(0.01)
+    assert direct_answers == []
+    overtaken.writer.transport.abort()  # its client does not wait, and it is on record nevertheless
+    await overtaken.go_on()
+    async with asyncio.timeout(PATIENCE):
+        while len(await overtaken.lock.fetch(STALE)) < 2:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_stale_write_without_a_task_that_cannot_be_recorded_is_not_answered_as_one(
+    overtaken: Stage, direct_answers: list[int]
+) -> None:
+    await overtaken.lock.execute("ALTER TABLE fencing.intake ADD CHECK (reason IS NULL) NOT VALID")
+    overtaken.writer.write(PLAIN)
+    assert b" 503 " in await overtaken.answer()
+    assert direct_answers == []
+    assert len(await overtaken.lock.fetch(STALE)) == 1
+
+
+async def test_a_write_without_a_task_is_executed_if_its_fence_is_not_higher_after_all(
+    overtaken: Stage, direct_answers: list[int]
+) -> None:
+    await overtaken.lock.execute(GONE)
+    overtaken.writer.write(PLAIN)
+    assert b" 204 " in await overtaken.answer()
+    assert direct_answers == []
+    assert len(await overtaken.lock.fetch(STALE)) == 1
+
+
+async def test_a_refusal_whose_answer_fails_is_on_record_once(
+    overtaken: Stage, direct_answers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task finds the entry that is there already."""
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FastPath, "confirmed", broken)
+        overtaken.writer.write(PLAIN)
+        assert b" 412 " in await overtaken.answer()
+    assert direct_answers == []
+    assert len(await overtaken.lock.fetch(STALE)) == 2
+
+
 async def test_the_body_of_a_direct_request_may_come_in_a_packet_of_its_own(
     stage: Stage, direct_answers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,10 +106,10 @@ def answer(failure: GatewayError, *, verbose: bool = True) -> Response:
         headers.append(JSON.content_type)
     if failure.status in BODILESS:
         # A raised error may set such a status. A client would read a body as the beginning of the next answer.
-        return Response(failure.status, [pair for pair in headers if pair[0] != b"content-type"])
+        return Response(failure.status, [pair for pair in headers if pair[0] != b"content-type"], code=failure.code)
     body = orjson.dumps(_document(failure, verbose=verbose))
     headers.append((b"content-length", str(len(body)).encode()))
-    return Response(failure.status, headers, body)
+    return Response(failure.status, headers, body, failure.code)
 
 
 def _document(failure: GatewayError, *, verbose: bool) -> dict[str, str | None]:

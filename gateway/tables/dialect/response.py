@@ -38,9 +38,12 @@ class Row(Protocol):
 
 
 class Response(NamedTuple):
+    """An answer. ``code``: of the error that it tells, if any."""
+
     status: int
     headers: Headers
     body: bytes = b""
+    code: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

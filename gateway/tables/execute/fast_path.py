@@ -17,7 +17,8 @@ Each decision has its place:
 - Is a request plain, and what are its values? ``FormReader`` and ``WriteRecipe.resource`` (``recipes.py``).
 - Which plans are remembered? ``_learn_write`` and ``learn_read``.
 - Does a claim go before the statement? ``_send``, and ``_confirm`` if the fence was lower.
-- Is the token stale? The statement tells, and ``_refuse_stale`` puts it on record.
+- Is the token stale? The statement tells, and ``_refuse_stale`` puts it on record. For a fence that is known to be
+  higher nothing is sent, and ``_begin_write`` puts it on record if the request has no task.
 """
 
 from asyncio import Future
@@ -25,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from gateway.auth.grants import Rights
 from gateway.auth.principal import OWN, Principal, Proof, Use
@@ -35,17 +36,18 @@ from gateway.budget import CALLER, Caller
 from gateway.db.database import Database, Record
 from gateway.db.fences import Claim
 from gateway.db.pool import wants_retry
-from gateway.errors import GatewayError, SqlError, Unavailable
+from gateway.errors import FenceRefusal, GatewayError, SqlError, Unavailable
 from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.record import Attempt, Rejection, refusal_error
 from gateway.fencing.token import Token
 from gateway.http.body import LARGE, SMALL
 from gateway.http.direct import Origin
-from gateway.http.head import REQUEST_ID, Head, client_request_id
+from gateway.http.head import REQUEST_ID, Head, Packet, client_request_id
 from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.record import refusals
+from gateway.record.payload_capture import Capture
 from gateway.record.refusals import MOST_TOGETHER, Audit
-from gateway.tables.dialect import body, response
+from gateway.tables.dialect import body, errors, response
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.errors import MISMATCH, is_of_answer
 from gateway.tables.dialect.request import Request
@@ -55,7 +57,7 @@ from gateway.tables.execute.acting import KnownRole, Role, known_role, role_of
 from gateway.tables.execute.batches import Asked, Batches
 from gateway.tables.execute.fenced_write import accepted_under, written_columns
 from gateway.tables.execute.idempotency import IdempotencyKey
-from gateway.tables.execute.planning import Incoming, PlannedWrite
+from gateway.tables.execute.planning import Incoming, PlannedWrite, Sender
 from gateway.tables.execute.reached_rows import concerns
 from gateway.tables.execute.recipes import (
     FormReader,
@@ -92,9 +94,10 @@ class Candidate:
     """A request that may take the fast path. ``plain`` is None if the request has no form.
 
     ``recipe``: that of its form, once it has begun, and ``content`` the body that it began with. ``asked``: its
-    statement by that recipe. ``row``: the row to come of that statement. It is None if none was sent, because the fence
-    is known to be higher. ``sent``: the statement wrote nothing, so no second one is sent. ``role``: makes the role of
-    the database that the request runs under; None for the gateway's own.
+    statement by that recipe. ``row``: the row to come of that statement. If the fence is known to be higher, none is
+    sent. Then ``row`` is None, or the entry to come of the refusal if the request has no task. ``sent``: the statement
+    wrote nothing, so no second one is sent. ``role``: makes the role of the database that the request runs under; None
+    for the gateway's own. ``sender``: makes the sender of a request without a task.
     """
 
     plain: PlainRequest | None
@@ -104,9 +107,10 @@ class Candidate:
     query_string: bytes = b""
     content: bytes = b""
     asked: Asked | None = None
-    row: "Future[Record | None] | None" = None
+    row: "Future[Record | None] | Future[Rejection | None] | None" = None
     sent: bool = False
     role: Callable[[], Role] | None = None
+    sender: Callable[[], Sender] | None = None
 
 
 class Prepared(NamedTuple):
@@ -115,6 +119,7 @@ class Prepared(NamedTuple):
     ``headers``: of all answers to them. ``proof``: that of the caller, if it can end. ``use``: of its key, if any.
     ``role``: of the database, if not the gateway's own. ``caller``: all anonymous ones of such requests share a share.
     ``changing``: the headers that not all of them have in common.
+    ``sender``: that of each request, but for its query, its id and the address of its client.
     """
 
     fast_path: "FastPath"
@@ -126,23 +131,29 @@ class Prepared(NamedTuple):
     use: Use | None
     role: KnownRole | None
     caller: Caller
+    sender: Sender
     changing: Mapping[bytes, bytes] = MappingProxyType({})
 
     def with_values(self, changing: Mapping[bytes, bytes]) -> "Prepared":
         """Return what is known of those whose ``changing`` headers are these."""
         return self._replace(plain=self.plain.with_values(changing), changing=changing)
 
-    def begin(self, query_string: bytes, content: bytes) -> Candidate | None:
+    def begin(self, packet: Packet[Any], request_id: str, client: str | None) -> Candidate | None:
         """Send the statement of a plain request of a known form. None if the request needs a task."""
         if self.proof is not None and not self.proof.holds():
             return None
         if self.use is not None:
             self.use.note()
         CALLER.set(self.caller)  # for a statement that takes a session of its own
+        plain = self.plain.with_query(packet.query_string)
         role = self.role and partial(self.role.of, self.changing)
-        candidate = Candidate(self.plain.with_query(query_string), self.origin.caller, self.rights, role=role)
-        self.fast_path.begin(candidate, query_string, content)
+        sender = partial(self._sender, packet, request_id, client)
+        candidate = Candidate(plain, self.origin.caller, self.rights, role=role, sender=sender)
+        self.fast_path.begin(candidate, packet.query_string, packet.content)
         return None if candidate.recipe is None else candidate
+
+    def _sender(self, packet: Packet[Any], request_id: str, client: str | None) -> Sender:
+        return self.sender._replace(query=packet.query_string.decode("latin-1"), client=client, request_id=request_id)
 
     def answer(self, begun: Candidate) -> Response | None:
         """Return the answer to a request whose row has come. None if the row does not confirm it, or has failed.
@@ -197,10 +208,10 @@ class FastPath:
         role = partial(role_of, head, principal) if acting else None
         return Candidate(plain, principal.name, principal.rights, role=role)
 
-    def prepare(self, head: Head, principal: Principal, headers: Headers) -> Prepared | None:
+    def prepare(self, head: Head, principal: Principal, headers: Headers, capture: Capture) -> Prepared | None:
         """Prepare for requests with this head, whatever their queries are. None if all of them have to be planned.
 
-        ``headers``: of all answers to them.
+        ``headers``: of all answers to them. ``capture``: what the record keeps of their bodies if they are refused.
         """
         acting = principal.role != OWN
         plain = self._forms.head(head, acting=acting)
@@ -218,6 +229,7 @@ class FastPath:
             use=principal.use,
             role=known_role(head, principal) if acting else None,
             caller=Caller(principal.name, is_anonymous=principal.is_anonymous),
+            sender=Sender.of(head, {}, principal, capture)._replace(query="", role=None),
         )
 
     def begin(self, candidate: Candidate, query_string: bytes, content: bytes) -> None:
@@ -268,6 +280,9 @@ class FastPath:
             together=recipe.statement.together,
         )
         candidate.row = self._send(candidate.asked, claim)
+        if candidate.row is None and candidate.sender is not None:
+            attempt = candidate.sender().attempt(token, shown.holder, content, recipe.cached.name)
+            candidate.row = self._storms.ask((resource, attempt))
 
     def confirmed(self, candidate: Candidate) -> Response | None:
         """Return the answer to a request whose row has come. None if the row does not confirm it, or has failed.
@@ -282,6 +297,8 @@ class FastPath:
         found = row.result()
         if found is None:
             return None
+        if isinstance(found, Rejection):
+            return errors.answer(self._overtaken_by(found))
         if asked.claim is None:
             return self._read(candidate, found)
         if not found["held"]:
@@ -313,6 +330,7 @@ class FastPath:
             if claim is None:
                 assert candidate.row is not None
                 found = await candidate.row
+                assert not isinstance(found, Rejection)
                 return None if found is None else self._read(candidate, found)
             assert isinstance(candidate.recipe, WriteRecipe)
             rule = candidate.recipe.cached.name
@@ -483,9 +501,13 @@ class FastPath:
         return sent
 
     async def _confirm(
-        self, asked: Asked, claim: Claim, sent: "Future[Record | None] | None", attempt: Callable[[], Attempt]
+        self,
+        asked: Asked,
+        claim: Claim,
+        sent: "Future[Record | None] | Future[Rejection | None] | None",
+        attempt: Callable[[], Attempt],
     ) -> Row | None:
-        """Return the row of a fenced statement that was sent. ``sent`` is None if the fence is known to be higher.
+        """Return the row of a fenced statement that was sent. ``sent``: as ``Candidate.row``.
 
         If the fence is lower, the statement is sent once more, behind a claim. Return None if the fence does not carry
         the token, or the database asks for a retry: nothing is written then. ``attempt`` makes the entry of a refusal.
@@ -494,16 +516,7 @@ class FastPath:
         write, ``Unavailable`` (nothing is written) or ``OutcomeUnknown``.
         """
         while sent is not None:
-            try:
-                row = await sent
-            except Unavailable as error:
-                if wants_retry(error):
-                    return None
-                raise
-            except SqlError as error:
-                if is_of_answer(error):
-                    self._large.remember((asked.statement.text, claim.resource), None)
-                raise
+            row = await self._arrived(asked, claim, sent)
             if row is None:
                 return None
             self._observe(RAISE_AFTER if asked.claimed else FAST_AFTER)
@@ -518,6 +531,27 @@ class FastPath:
         await self._refuse_stale(claim.resource, attempt())
         return None
 
+    async def _arrived(
+        self, asked: Asked, claim: Claim, sent: "Future[Record | None] | Future[Rejection | None]"
+    ) -> Record | None:
+        """Return the row of a statement that was sent, and None where the database asks for a retry.
+
+        Raises what ``_confirm`` raises.
+        """
+        try:
+            row = await sent
+        except Unavailable as error:
+            if wants_retry(error):
+                return None
+            raise
+        except SqlError as error:
+            if is_of_answer(error):
+                self._large.remember((asked.statement.text, claim.resource), None)
+            raise
+        if isinstance(row, Rejection):
+            raise self._overtaken_by(row)
+        return row
+
     def _remember(self, asked: Asked, claim: Claim) -> None:
         """Remember that the fence carries the token, if a claim went before the statement."""
         if asked.claimed:
@@ -531,11 +565,14 @@ class FastPath:
         """Record the refusal and raise it. Return if the fence carries no higher token after all."""
         # The write was refused, whether its sender waits for the answer or not.
         rejection = await shielded(self._storms.ask((resource, attempt)))
-        if rejection is None:
-            return
+        if rejection is not None:
+            raise self._overtaken_by(rejection)
+
+    def _overtaken_by(self, rejection: Rejection) -> FenceRefusal:
+        """Return the error of a stale write that is on record, and remember the fence that refused it."""
         assert rejection.fence is not None
-        self._overtaken.remember(resource, rejection.fence.token)
-        raise refusal_error(rejection)
+        self._overtaken.remember(rejection.resource, rejection.fence.token)
+        return refusal_error(rejection)
 
     def _is_eligible(self, write: PlannedWrite, columns: tuple[str, ...]) -> bool:
         """Return whether one statement can do all of a planned write: one resource, and nothing to undo afterwards."""

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 from uuid import uuid4
 
 from gateway.auth.grants import Rights
@@ -53,8 +53,7 @@ _ZONELESS = frozenset((
 ))  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(NamedTuple):
     """The sender of a request, and what the record needs of the request.
 
     ``rights``: what its caller may do. ``keyring``: whose idempotency keys it uses. ``media_type``: of its body.

@@ -14,7 +14,6 @@ cache then runs the last two once more.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from gateway.errors import DialectError, GatewayError, RequestMalformed
 from gateway.fencing import headers as fencing_headers
@@ -99,7 +98,7 @@ class Writes:
     def _parsed(self, entry: Entry, target: Target, sender: Sender) -> ParsedWrite:
         path = f"{self._prefix}{target.name}"
         role = None if sender.role is None else sender.role.at(entry.method, path)
-        alone = replace(sender, method=entry.method, path=path, query=entry.query.decode(), role=role)
+        alone = sender._replace(method=entry.method, path=path, query=entry.query.decode(), role=role)
         rule = self._schema_cache.rule(target.schema, target.name)
         parsed = planning.parse(entry.query, entry.headers, entry.shown, rule, alone, target).with_body(entry.body)
         if parsed.request.preferences.tx is not None:
