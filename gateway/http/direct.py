@@ -7,7 +7,7 @@ not found in this way goes to the parser after all. Its task then goes on with w
 from asyncio import Future
 from collections.abc import Iterable, Mapping
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from gateway.http.head import REQUEST_ID, KnownHeads, Packet
 from gateway.observe.events import Observe, RequestAnswered
@@ -31,12 +31,30 @@ class Begun(Protocol):
     def row(self) -> "Future[Any] | None": ...
 
 
+class Named(Begun, Protocol):
+    """A request with a path of its own."""
+
+    @property
+    def path(self) -> str: ...
+
+
+class Finished(NamedTuple):
+    """An answer that is nothing else."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
 class Origin(NamedTuple):
-    """The part of ``RequestAnswered`` that all requests with one head have in common."""
+    """The part of ``RequestAnswered`` that all requests with one head have in common.
+
+    ``path`` is as others may see it. If it ends in a name, it is None, and each ``Begun`` has its own.
+    """
 
     area: str
     method: str
-    path: str
+    path: str | None
     caller: str
     client_request_id: str | None
 
@@ -106,7 +124,7 @@ class Direct(NamedTuple):
                 request_id,
                 area,
                 method,
-                path,
+                path or cast("Named", begun).path,
                 answer.status,
                 None,
                 perf_counter() - began,

@@ -1,9 +1,9 @@
 """The head of a request as one frozen value that authentication, planning and recipes all read.
 
-A client repeats its method, path and most headers to the letter, while its query, body and token change. The digest of
-what it repeats leads to what the serving app has prepared for such requests, so that nothing parses them again. Only a
-packet that is exactly one request in its plainest form is looked up. All other bytes go to the parser, and so do new
-heads.
+A client repeats its method, path and most headers to the letter, while its query, body and token change, and the name
+of its lock. The digest of what it repeats leads to what the serving app has prepared for such requests, so that nothing
+parses them again. Only a packet that is exactly one request in its plainest form is looked up. All other bytes go to
+the parser, and so do new heads.
 """
 
 import re
@@ -25,7 +25,12 @@ LARGEST = 16 * 1024
 LONGEST = 4 * 1024
 """Bytes of a head, or of the form of a request, that is kept. Memory is not for a caller to fill."""
 
-_LINE = re.compile(rb"((?:GET|POST|PATCH|PUT|DELETE) /[!-\"$->@-~]*)(?:\?([A-Za-z0-9_.:=&,*()~-]*))? HTTP/1\.1\r\n")
+NAMING = "/v1/leases/"
+"""How paths begin whose rest is a name that changes from request to request: that of a lock."""
+_LINE = re.compile(
+    rb"((?:GET|POST|PATCH|PUT|DELETE) (?:%b|/[!-\"$->@-~]*))"
+    rb"([A-Za-z0-9._~!$&'()*+;:@/-]*)(?:\?([A-Za-z0-9_.:=&,*()~-]*))? HTTP/1\.1\r\n" % NAMING.encode()
+)
 REQUEST_ID = b"x-request-id"
 
 # The request ids that a client may choose. The gateway only logs them.
@@ -86,11 +91,11 @@ def client_request_id(value: bytes | None) -> str | None:
 
 
 class Packet(NamedTuple):
-    """One request. ``head`` identifies its head without the query and the values of ``changing`` headers.
+    """One request. ``head`` identifies its head without ``name``, the query and the values of ``changing`` headers.
 
     It also identifies the client's certificate, because the same bytes under another certificate are another caller's.
     ``changing``: the headers whose values clients change, by lower-case name. ``missing``: the bytes of the body that
-    are still to come.
+    are still to come. ``name``: the rest of a path after ``NAMING``, which has no encoded character.
     """
 
     head: bytes
@@ -98,6 +103,7 @@ class Packet(NamedTuple):
     content: bytes
     changing: Mapping[bytes, bytes]
     missing: int = 0
+    name: bytes = b""
 
 
 def seal(certificate: ClientCertificate | None) -> bytes:
@@ -117,7 +123,7 @@ def read(data: bytes, seal: bytes = b"") -> Packet | None:
     line, end = _LINE.match(data), data.find(b"\r\n\r\n")
     if line is None or end < 0 or len(data) > LARGEST:
         return None
-    method_and_path, query_string = line.groups(b"")
+    method_and_path, name, query_string = line.groups(b"")
     # No head that the parser accepts has a zero byte, so these mark where values were.
     pieces, begin = [seal, method_and_path, b"\0"], line.end()
     changing: dict[bytes, bytes] = {}
@@ -131,13 +137,13 @@ def read(data: bytes, seal: bytes = b"") -> Packet | None:
     pieces.append(data[begin:end])
     head, length = b"".join(pieces), changing.get(_LENGTH)
     if length is None:
-        return Packet(head, query_string, b"", changing) if len(data) == end + 4 else None
+        return Packet(head, query_string, b"", changing, 0, name) if len(data) == end + 4 else None
     if len(length) > 5 or not length.isdigit():
         return None
     missing = end + 4 + int(length) - len(data)
     if missing < 0 or end + int(length) > LARGEST:
         return None
-    return Packet(head, query_string, data[end + 4 :], changing, missing)
+    return Packet(head, query_string, data[end + 4 :], changing, missing, name)
 
 
 class KnownHeads(Generic[Prepared]):

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.background import Attempts, background_tasks, repeat, unreachable
@@ -210,6 +210,8 @@ def forbidden(resource: str) -> Forbidden:
     )
 
 
+Ended: TypeAlias = tuple[ReleaseOutcome, QueueTurn]
+
 QUEUE_SHOWN = 100
 """So many waiters are shown by name."""
 
@@ -247,7 +249,7 @@ class LeaseService:
         self._acquiring: Lane[LockRequest, LockAnswer] = lane(
             partial(leases.acquire, database), QUESTIONS, lambda wish: wish.resource
         )
-        self._releasing: Lane[tuple[str, UUID, str], tuple[ReleaseOutcome, QueueTurn]] = lane(
+        self._releasing: Lane[tuple[str, UUID, str], Ended] = lane(
             partial(leases.release, database), QUESTIONS, lambda lease: lease[0]
         )
         self._renewing: Lane[Renewal, Lease | bool] = lane(partial(leases.renew, database), _RENEWALS, _order)
@@ -267,46 +269,87 @@ class LeaseService:
                 for lane in (self._acquiring, self._leaving):
                     await lane.close(_CLOSING_TIMEOUT)
 
-    async def acquire(self, wanted: LockRequest) -> Granted:
-        """Return a lease, at once or after waiting in the queue for at most ``wanted.wait``.
+    def ask(self, wanted: LockRequest) -> "asyncio.Future[LockAnswer] | None":
+        """Ask for a lock. None if others of this process wait for it, whose places and turns ``acquire`` keeps.
 
-        Raise what ``LeaseTerms.agreed`` raises, ``LockHeld``, ``TokensExhausted`` or ``Unavailable``. If the task is
-        cancelled while it waits, its wait ends as if its time were over.
+        If the answer is not ``granted_now``, ``acquire`` goes on with it. Raise what ``LeaseTerms.agreed`` raises.
         """
         wanted = self._terms.agreed(wanted)
+        if wanted.wait > 0:
+            if self._queue.has(wanted.resource):
+                return None
+            wanted = replace(wanted, place=self._place)
         self._observe(ACQUIRE_BEFORE)
+        return self._acquiring.ask(wanted)
+
+    def granted_now(self, asking: "asyncio.Future[LockAnswer]") -> Granted | None:
+        """Return what a question was answered with. None if that is no lease."""
+        asked = asking.result()
+        if asked.outcome is not LockOutcome.GRANTED or asked.lease is None:
+            return None
+        self._go_on(asked.turn)
+        self._observe(LeaseAnswered("granted" if asked.fresh else "kept"))
+        self._observe(ACQUIRE_AFTER)
+        return Granted(asked.lease, asked.fresh)
+
+    async def acquire(self, wanted: LockRequest, asking: "asyncio.Future[LockAnswer] | None" = None) -> Granted:
+        """Return a lease, at once or after waiting in the queue for at most ``wanted.wait``.
+
+        ``asking``: the question, if it was asked already. Raise what ``LeaseTerms.agreed`` raises, ``LockHeld``,
+        ``TokensExhausted`` or ``Unavailable``. If the task is cancelled while it waits, its wait ends as if its time
+        were over.
+        """
+        wanted = self._terms.agreed(wanted)
+        if asking is None:
+            self._observe(ACQUIRE_BEFORE)
         if wanted.wait > 0:
             ends = asyncio.get_running_loop().time() + wanted.wait
             with self._queue.line(wanted.resource) as line, staged(self._observe, "leases", "wait"):
-                asked = await self._wait(line, wanted, ends)
+                asked = await self._wait(line, wanted, ends, asking)
         else:
             with staged(self._observe, "leases", "acquire"):
-                asked = await self._ask(wanted)
+                asked = await self._ask(wanted, asking)
         answer: Answer = "refused" if not _is_granted(asked) else "granted" if asked.fresh else "kept"
         self._observe(LeaseAnswered(answer))
         lease = granted(wanted, asked)
         self._observe(ACQUIRE_AFTER)
         return lease
 
-    async def renew(self, resource: str, lease: UUID, caller: str, ttl: float | None = None) -> Lease:
+    def ask_to_renew(self, renewal: Renewal) -> "asyncio.Future[Lease | bool]":
+        """Ask for a renewal. If it is not ``renewed_now``, ``renew`` goes on with it.
+
+        Raise ``RequestMalformed`` for too long a lease.
+        """
+        self._terms.check_ttl(renewal.ttl)
+        self._observe(RENEW_BEFORE)
+        return self._renewing.ask(renewal)
+
+    def renewed_now(self, asked: "asyncio.Future[Lease | bool]") -> Lease | None:
+        """Return the renewed lease. None if it is lost or another caller's."""
+        renewed = asked.result()
+        if not isinstance(renewed, Lease):
+            return None
+        self._observe(LeaseAnswered("renewed"))
+        self._observe(RENEW_AFTER)
+        return renewed
+
+    async def renew(self, renewal: Renewal, asked: "asyncio.Future[Lease | bool] | None" = None) -> Lease:
         """Return the lease, which lasts ``ttl`` from now on, or as long as it did last time.
 
-        Raise ``LeaseLost`` once it has lapsed, was released or was broken, even if the lock is free. Raise
-        ``Forbidden`` if the lease is another caller's, ``RequestMalformed`` for too long a lease.
+        ``asked``: the question, if it was asked already. Raise ``LeaseLost`` once it has lapsed, was released or was
+        broken, even if the lock is free. Raise ``Forbidden`` if the lease is another caller's, ``RequestMalformed`` for
+        too long a lease.
         """
-        self._terms.check_ttl(ttl)
-        self._observe(RENEW_BEFORE)
-        renewal = Renewal(resource, lease, caller, ttl)
         with staged(self._observe, "leases", "renew"):
             try:
-                renewed = await self._renewing.ask(renewal)
+                renewed = await (asked or self.ask_to_renew(renewal))
             except OutcomeUnknown:
                 (renewed,) = await leases.renew(self._database, [renewal], patient=True)
         self._observe(LeaseAnswered("renewed" if isinstance(renewed, Lease) else "lost"))
         if isinstance(renewed, Lease):
             self._observe(RENEW_AFTER)
             return renewed
-        raise forbidden(resource) if renewed else lost(resource)
+        raise forbidden(renewal.resource) if renewed else lost(renewal.resource)
 
     async def renew_many(self, renewals: Sequence[Renewal]) -> list[Lease | None]:
         """Renew many in one statement. Return the leases in the same order, None for each lost or foreign one.
@@ -329,12 +372,31 @@ class LeaseService:
         found = dict(zip(ordered, renewed, strict=True))
         return [lease if isinstance(lease := found[renewal], Lease) else None for renewal in renewals]
 
-    async def release(self, resource: str, lease: UUID, caller: str) -> None:
-        """End a lease. Raise ``LeaseLost`` if it has ended already, ``Forbidden`` if it is another caller's."""
+    def ask_to_release(self, resource: str, lease: UUID, caller: str) -> "asyncio.Future[Ended]":
+        """Ask for the end of a lease. If it is not ``released_now``, ``release`` goes on with it."""
         self._observe(RELEASE_BEFORE)
+        return self._releasing.ask((resource, lease, caller))
+
+    def released_now(self, asked: "asyncio.Future[Ended]") -> bool:
+        """Return whether the lease has ended."""
+        ended, turn = asked.result()
+        if ended is not ReleaseOutcome.RELEASED:
+            return False
+        self._go_on(turn)
+        self._observe(LeaseAnswered("released"))
+        self._observe(RELEASE_AFTER)
+        return True
+
+    async def release(
+        self, resource: str, lease: UUID, caller: str, asked: "asyncio.Future[Ended] | None" = None
+    ) -> None:
+        """End a lease. Raise ``LeaseLost`` if it has ended already, ``Forbidden`` if it is another caller's.
+
+        ``asked``: the question, if it was asked already.
+        """
         with staged(self._observe, "leases", "release"):
             try:
-                ended, turn = await self._releasing.ask((resource, lease, caller))
+                ended, turn = await (asked or self.ask_to_release(resource, lease, caller))
             except OutcomeUnknown:
                 ((ended, turn),) = await leases.release(self._database, [(resource, lease, caller)], patient=True)
                 if ended is ReleaseOutcome.LOST:
@@ -388,8 +450,15 @@ class LeaseService:
         self._observe(BREAK_AFTER)
         return view
 
-    async def _wait(self, line: WaitQueue, wanted: LockRequest, ends: float) -> LockAnswer:
+    async def _wait(
+        self, line: WaitQueue, wanted: LockRequest, ends: float, asking: "asyncio.Future[LockAnswer] | None"
+    ) -> LockAnswer:
         """Ask, and repeat it whenever it may be our turn, until there is an answer or the wait is over."""
+        if asking is not None:
+            asked = await self._ask(wanted, asking)
+            if asked.ticket is None:
+                return asked
+            # Its turn may have come unheard. The next question finds out: it gets the same place, or the lock.
         in_queue = False
         while True:
             try:
@@ -441,8 +510,8 @@ class LeaseService:
         left.add_done_callback(lambda left: left.cancelled() or left.exception())
         return left
 
-    async def _ask(self, wanted: LockRequest) -> LockAnswer:
-        asking = self._acquiring.ask(wanted)
+    async def _ask(self, wanted: LockRequest, asking: "asyncio.Future[LockAnswer] | None" = None) -> LockAnswer:
+        asking = asking or self._acquiring.ask(wanted)
         try:
             # A question that was asked is carried out. A client that goes away meanwhile leaves a place or a lease.
             asked = await shielded(asking)
