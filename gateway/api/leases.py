@@ -195,9 +195,9 @@ def _begin_acquire(services: Services, caller: str, /, resource: str, body: Acqu
 
     def answer(asked: "Future[LockAnswer]") -> Response | None:
         granted = services.leases.granted_now(asked)
-        return granted and _answer(services, granted.lease, 201 if granted.fresh else 200)
+        return None if granted is None else _answer(services, granted.lease, 201 if granted.fresh else 200)
 
-    return asked and Begun(asked, answer)
+    return None if asked is None else Begun(asked, answer)
 
 
 @routes.add(
@@ -253,7 +253,7 @@ async def _raised(call: Call, lease: Lease) -> Lease:
 def _begin_renewal(services: Services, caller: str, /, resource: str, lease: str, body: RenewRequest) -> Begun:
     def answer(asked: "Future[Lease | bool]") -> Response | None:
         renewed = services.leases.renewed_now(asked)
-        return renewed and _answer(services, renewed, 200)
+        return None if renewed is None else _answer(services, renewed, 200)
 
     return Begun(services.leases.ask_to_renew(Renewal(resource, _lease_id(lease), caller, body.ttl)), answer)
 

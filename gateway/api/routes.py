@@ -138,7 +138,7 @@ class Prepared(NamedTuple):
         if begun.row.cancelled() or begun.row.exception() is not None:
             return None
         answer = begun.answer(begun.row)
-        return answer and Finished(answer.status_code, answer.raw_headers, bytes(answer.body))
+        return None if answer is None else Finished(answer.status_code, answer.raw_headers, bytes(answer.body))
 
 
 Endpoint: TypeAlias = Callable[..., Awaitable[BaseModel | Response | None]]

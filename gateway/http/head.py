@@ -123,7 +123,7 @@ def read(data: bytes, seal: bytes = b"") -> Packet | None:
     line, end = _LINE.match(data), data.find(b"\r\n\r\n")
     if line is None or end < 0 or len(data) > LARGEST:
         return None
-    method_and_path, name, query_string = line.groups(b"")
+    method_and_path, named, query_string = line.groups(b"")
     # No head that the parser accepts has a zero byte, so these mark where values were.
     pieces, begin = [seal, method_and_path, b"\0"], line.end()
     changing: dict[bytes, bytes] = {}
@@ -137,13 +137,13 @@ def read(data: bytes, seal: bytes = b"") -> Packet | None:
     pieces.append(data[begin:end])
     head, length = b"".join(pieces), changing.get(_LENGTH)
     if length is None:
-        return Packet(head, query_string, b"", changing, 0, name) if len(data) == end + 4 else None
+        return Packet(head, query_string, b"", changing, name=named) if len(data) == end + 4 else None
     if len(length) > 5 or not length.isdigit():
         return None
     missing = end + 4 + int(length) - len(data)
     if missing < 0 or end + int(length) > LARGEST:
         return None
-    return Packet(head, query_string, data[end + 4 :], changing, missing, name)
+    return Packet(head, query_string, data[end + 4 :], changing, missing, named)
 
 
 class KnownHeads(Generic[Prepared]):
