@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,8 @@ import orjson
 import pytest
 
 from gateway.config.access import GrantRule
+from gateway.db import leases
+from gateway.errors import OutcomeUnknown
 from gateway.http.connection import Connection
 from gateway.http.middleware import Middleware
 from gateway.observe.events import LeaseAnswered, RequestAnswered, StepReached
@@ -247,3 +249,112 @@ async def test_no_client_sees_whether_a_lock_had_a_task(
 @asynccontextmanager
 async def _no_sealing(_: Any) -> AsyncIterator[None]:
     yield
+
+
+async def test_one_question_is_asked_for_each_request(
+    postgres_server: Server, monkeypatch: pytest.MonkeyPatch, direct: list[int]
+) -> None:
+    """A task goes on with the answer to the question that its request has asked, so it asks no other one."""
+    asked = _counted(monkeypatch)
+    async with serving(postgres_server) as (_, _, client):
+        asked.clear()
+        direct.clear()
+        lock = "/v1/leases/job/1"
+        answers = [
+            *(await client.ask("POST", lock, WISH), await client.ask("POST", lock, {**WISH, "wait": 5})),
+            await client.ask("POST", lock, {"holder": "bob"}),
+            *(
+                await client.ask("PUT", lock + "/{job_1}", {}),
+                await client.ask("PUT", lock + "/{job_1}", {}, OTHER_KEY),
+            ),
+            *(await client.ask("DELETE", lock + "/{job_1}"), await client.ask("DELETE", lock + "/{job_1}")),
+        ]
+    assert [status for status, _, _ in answers] == [201, 200, 409, 200, 403, 204, 410]
+    assert direct == [201, 200, 200, 204]
+    assert asked == ["acquire"] * 3 + ["renew"] * 2 + ["release"] * 2
+
+
+async def test_an_answer_that_was_lost_is_asked_for_again(
+    postgres_server: Server, monkeypatch: pytest.MonkeyPatch, direct: list[int]
+) -> None:
+    """The first attempt has taken effect. No client learns of it: it gets the lease, and has ended it."""
+    asked = _counted(monkeypatch, lose=lambda: losing)
+    losing = False
+    async with serving(postgres_server) as (dsn, _, client):
+        asked.clear()
+        direct.clear()
+        losing = True
+        acquired, _, first = await client.ask("POST", "/v1/leases/job/1", WISH)
+        renewed, _, second = await client.ask("PUT", "/v1/leases/job/1/{job_1}", {"ttl": 60})
+        released, _, _ = await client.ask("DELETE", "/v1/leases/job/1/{job_1}")
+        assert (acquired, renewed, released) == (200, 200, 204)
+        assert orjson.loads(first)["token"] == orjson.loads(second)["token"] == "1"
+        assert await rows_of(dsn, HELD) == [[]]
+    assert asked == ["acquire"] * 2 + ["renew"] * 2 + ["release"] * 2
+    assert direct == []
+
+
+async def test_waiters_keep_their_order(postgres_server: Server, direct: list[int]) -> None:
+    """The first of them has got its place before it had a task, and the others have had tasks from the start."""
+    async with serving(postgres_server) as (_, events, client), asyncio.TaskGroup() as tasks:
+        lock, others = "/v1/leases/job/1", [Client(client.origin) for _ in range(4)]
+        direct.clear()
+        assert (await client.ask("POST", lock, {**WISH, "wait": 5}))[0] == 201
+        waiting = []
+        for number, other in enumerate(others):
+            wish = {"holder": f"holder-{number}", "wait": PATIENCE / 2}
+            waiting.append(tasks.create_task(other.ask("POST", lock, wish)))
+            await _until_waiting(client, lock, number + 1)
+        assert direct == [201]
+        holders = [client]
+        for number, (task, other) in enumerate(zip(waiting, others, strict=True)):
+            assert (await holders[-1].ask("DELETE", lock + "/{job_1}"))[0] == 204
+            status, _, answer = await task
+            assert (status, orjson.loads(answer)["token"]) == (201, str(number + 2))
+            holders.append(other)
+        assert direct == [201, *[204] * len(others)]
+        for other in others:
+            other.close()
+    assert [one.answer for one in events if isinstance(one, LeaseAnswered)][-9:].count("granted") == 5
+
+
+async def test_a_client_that_hangs_up_before_it_has_a_task_leaves_the_queue(postgres_server: Server) -> None:
+    async with serving(postgres_server) as (dsn, _, client):
+        assert (await client.ask("POST", "/v1/leases/job/1", WISH))[0] == 201
+        gone = Client(client.origin)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await gone.ask("POST", "/v1/leases/job/1", {"holder": "bob", "wait": PATIENCE / 2})
+        gone.close()
+        await _until_waiting(client, "/v1/leases/job/1", 0)
+        assert (await client.ask("DELETE", "/v1/leases/job/1/{job_1}"))[0] == 204
+        assert await rows_of(dsn, HELD) == [[]]
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch, lose: Callable[[], bool] = lambda: False) -> list[str]:
+    """Return the kind of each question to the database, as they are asked. ``lose``: the first answers of each are."""
+    asked: list[str] = []
+
+    def counting(name: str) -> Callable[..., Awaitable[Any]]:
+        ask = getattr(leases, name)
+
+        async def counted(*given: Any, patient: bool = False) -> Any:
+            asked.append(name)
+            answers = await ask(*given, patient=patient)
+            if lose() and not patient:
+                raise OutcomeUnknown("The answer was lost.")
+            return answers
+
+        return counted
+
+    for name in ("acquire", "renew", "release"):
+        monkeypatch.setattr(leases, name, counting(name))
+    return asked
+
+
+async def _until_waiting(client: Client, path: str, number: int) -> None:
+    asking = Client(client.origin)
+    async with asyncio.timeout(PATIENCE):
+        while orjson.loads((await asking.ask("GET", path))[2])["waiters"] != number:
+            await asyncio.sleep(0.01)
+    asking.close()
