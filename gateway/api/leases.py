@@ -193,7 +193,7 @@ def _begin_acquire(services: Services, caller: str, /, resource: str, body: Acqu
     wish = _wish(caller, resource, body)
     asked = None if body.barrier else services.leases.ask(wish)
 
-    def answer(asked: "Future[LockAnswer]") -> Response | None:
+    def answer(asked: "Future[LockAnswer | None]") -> Response | None:
         granted = services.leases.granted_now(asked)
         return None if granted is None else _answer(services, granted.lease, 201 if granted.fresh else 200)
 
@@ -272,11 +272,13 @@ async def renew(call: Call, resource: ResourceName, lease: LeaseId, body: RenewR
     return _answer(call.services, await call.services.leases.renew(renewal, call.asked), 200)
 
 
-def _begin_release(services: Services, caller: str, /, resource: str, lease: str) -> Begun:
-    def answer(asked: "Future[Ended]") -> Response | None:
+def _begin_release(services: Services, caller: str, /, resource: str, lease: str) -> Begun | None:
+    asked = services.leases.ask_to_release(resource, _lease_id(lease), caller)
+
+    def answer(asked: "Future[Ended | None]") -> Response | None:
         return Response(status_code=204) if services.leases.released_now(asked) else None
 
-    return Begun(services.leases.ask_to_release(resource, _lease_id(lease), caller), answer)
+    return None if asked is None else Begun(asked, answer)
 
 
 @routes.add(
