@@ -56,7 +56,7 @@ BEGIN
 END
 $function$;
 
--- End leases of locks that nobody waits for.
+-- End leases of locks that nobody waits for, and of which no lease has lapsed.
 -- Takes arrays of locks, ids of leases and callers.
 -- Returns the ids of the leases that have ended, in no order. For all others release_v1 has to be asked.
 CREATE FUNCTION fencing.release_free_v1(p_resources text[], p_ids uuid[], p_callers text[])
@@ -72,7 +72,9 @@ BEGIN
     WITH ended AS (
         DELETE FROM fencing.lease l USING unnest(p_resources, p_ids, p_callers) AS u (resource, id, caller)
         WHERE l.resource = u.resource AND l.id = u.id AND l.caller = u.caller
-          AND l.resource = ANY (locked) AND l.confirmed AND l.expires_at > clock_timestamp()
+          AND l.resource = ANY (locked) AND l.confirmed
+          AND NOT EXISTS (
+              SELECT FROM fencing.lease o WHERE o.resource = u.resource AND o.expires_at <= clock_timestamp())
           AND NOT EXISTS (SELECT FROM fencing.waiter w WHERE w.resource = u.resource)
         RETURNING l.*
     ), recorded AS (
