@@ -71,10 +71,7 @@ async def acquire_free(database: Database, wishes: Sequence[LockRequest]) -> lis
     columns_of = ((one.resource, one.holder, one.caller, one.mode, one.request, one.ttl, one.delay) for one in wishes)
     rows = await database.fetchmany_write(_SQL["acquire_free"], [columns(columns_of, 7)])
     granted = {lease.resource: lease for lease in map(_lease, rows)}  # the first wish for a lock has it
-    found = [granted.pop(one.resource, None) for one in wishes]
-    return [
-        lease and LockAnswer(LockOutcome.GRANTED, lease, fresh=True, turn=_still(lease.resource)) for lease in found
-    ]
+    return [_granted(granted.pop(one.resource, None)) for one in wishes]
 
 
 async def renew(database: Database, renewals: Sequence[Renewal], *, patient: bool = False) -> list[Lease | bool]:
@@ -181,6 +178,10 @@ def _asked(wanted: LockRequest, row: Record) -> LockAnswer:
         row["place"],
         row["delayed_for"],
     )
+
+
+def _granted(lease: Lease | None) -> LockAnswer | None:
+    return None if lease is None else LockAnswer(LockOutcome.GRANTED, lease, _still(lease.resource), fresh=True)
 
 
 def _still(resource: str) -> QueueTurn:
