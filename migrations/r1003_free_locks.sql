@@ -58,9 +58,9 @@ $function$;
 
 -- End leases of locks that nobody waits for, and of which no lease has lapsed.
 -- Takes arrays of locks, ids of leases and callers.
--- Returns the ids of the leases that have ended, in no order. For all others release_v1 has to be asked.
+-- Returns the leases that have ended, in no order. For all others release_v1 has to be asked.
 CREATE FUNCTION fencing.release_free_v1(p_resources text[], p_ids uuid[], p_callers text[])
-RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+RETURNS SETOF fencing.lease LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $function$
 DECLARE
     locked text[];
@@ -83,6 +83,6 @@ BEGIN
             jsonb_build_object('mode', e.mode, 'acquired_at', e.acquired_at)
         FROM ended e
     )
-    SELECT e.id FROM ended e;
+    SELECT * FROM ended;
 END
 $function$;

@@ -96,8 +96,8 @@ async def release_free(
 ) -> list[tuple[ReleaseOutcome, QueueTurn] | None]:
     """End leases (resource, id, caller) that nobody waits for, in one statement. None for each other one."""
     rows = await database.fetchmany_write(_SQL["release_free"], [columns(leases, 3)])
-    ended = {row["id"] for row in rows}
-    return [(ReleaseOutcome.RELEASED, _still(resource)) if id_ in ended else None for resource, id_, _ in leases]
+    ended = {tuple(row): (ReleaseOutcome.RELEASED, _still(row["resource"])) for row in rows}
+    return [ended.pop(lease, None) for lease in leases]  # a lease ends for the first of those that ask
 
 
 async def withdraw(database: Database, resource: str, holder: str, caller: str, request: str) -> QueueTurn:

@@ -274,7 +274,7 @@ class LeaseService:
                 yield
             finally:
                 # A client that is gone by now has left a place that another one may be waiting behind.
-                for lane in (self._acquiring, self._leaving):
+                for lane in (self._granting, self._acquiring, self._leaving):
                     await lane.close(_CLOSING_TIMEOUT)
 
     def ask(self, wanted: LockRequest) -> "asyncio.Future[LockAnswer | None] | None":

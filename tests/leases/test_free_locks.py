@@ -34,8 +34,9 @@ async def test_one_holder_of_each_lock_whoever_asks_in_one_batch(pair: Pair, job
         *("bob", None, None, "ann")
     ]
     (lease,) = await rows(one, "SELECT id FROM fencing.lease WHERE resource = $1", job)
-    ended = (job, lease["id"], "writer")
-    assert [answer is not None for answer in await leases.release_free(one.database, [ended, ended])] == [True, True]
+    asked = [(job, lease["id"], "other"), *[(job, lease["id"], "writer")] * 2, (f"{job}/2", lease["id"], "writer")]
+    answers = await leases.release_free(one.database, asked)
+    assert [answer is not None for answer in answers] == [False, True, False, False]
     assert await granted(one, wish(job)) == [Token(0, 2)]
 
 

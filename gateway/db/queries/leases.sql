@@ -9,7 +9,7 @@ SELECT lease, (lease).ttl AS expires_in FROM fencing.acquire_free_v1($1, $2, $3,
 
 -- name: release_free
 -- End those of many leases that nobody waits for.
-SELECT id FROM fencing.release_free_v1($1, $2, $3) AS id
+SELECT resource, id, caller FROM fencing.release_free_v1($1, $2, $3)
 
 -- name: renew
 -- Renew leases, in the order of their names and ids.
