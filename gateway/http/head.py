@@ -27,9 +27,11 @@ LONGEST = 4 * 1024
 
 NAMING = "/v1/leases/"
 """How paths begin whose rest is a name that changes from request to request: that of a lock."""
+_NAME = rb"[A-Za-z0-9._~!$&'()*+;:@/-]++"
+# Each part takes all that it can, and gives nothing back: a long line that does not fit is not tried in many ways.
 _LINE = re.compile(
-    rb"((?:GET|POST|PATCH|PUT|DELETE) (?:%b|/[!-\"$->@-~]*))"
-    rb"([A-Za-z0-9._~!$&'()*+;:@/-]*)(?:\?([A-Za-z0-9_.:=&,*()~-]*))? HTTP/1\.1\r\n" % NAMING.encode()
+    rb"((?:GET|POST|PATCH|PUT|DELETE) (?:%b(?=%b[? ])|/[!-\"$->@-~]*+))(%b)?"
+    rb"(?:\?([A-Za-z0-9_.:=&,*()~-]*+))? HTTP/1\.1\r\n" % (NAMING.encode(), _NAME, _NAME)
 )
 REQUEST_ID = b"x-request-id"
 
