@@ -94,7 +94,7 @@ async def release(
 async def release_free(
     database: Database, leases: Sequence[tuple[str, UUID, str]]
 ) -> list[tuple[ReleaseOutcome, QueueTurn] | None]:
-    """End leases (resource, id, caller) that nobody waits for, in one statement. None for each other one."""
+    """End leases (resource, id, caller) of locks without waiters, in one statement. None for each other one."""
     rows = await database.fetchmany_write(_SQL["release_free"], [columns(leases, 3)])
     ended = {tuple(row): (ReleaseOutcome.RELEASED, _still(row["resource"])) for row in rows}
     return [ended.pop(lease, None) for lease in leases]  # a lease ends for the first of those that ask

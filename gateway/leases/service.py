@@ -247,7 +247,7 @@ class LeaseService:
         self._place = WaitingPlace(uuid4(), self._times.attended, self._times.collect)
         self._heartbeat = Heartbeat(database, observe, self._place.attendant, listen, self._times)
         self._queue = self._heartbeat.queue
-        # What is free, or what nobody waits for, takes a fraction of the work. The other lanes have all answers.
+        # Locks that are free, and leases of locks without waiters, take a fraction of the work. Other lanes do the rest.
         self._granting: Lane[LockRequest, LockAnswer | None] = Lane(
             partial(leases.acquire_free, database), most=QUESTIONS, order=lambda wish: wish.resource
         )
@@ -378,7 +378,7 @@ class LeaseService:
         return [lease if isinstance(lease := found[renewal], Lease) else None for renewal in renewals]
 
     def ask_to_release(self, resource: str, lease: UUID, caller: str) -> "asyncio.Future[Ended | None] | None":
-        """Ask for the end of a lease that nobody may wait for. None if tasks of this process wait for the lock.
+        """Ask for the end of a lease. None if tasks of this process wait for its lock.
 
         If it is not ``released_now``, ``release`` goes on with it.
         """

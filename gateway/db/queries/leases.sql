@@ -8,7 +8,7 @@ FROM fencing.acquire_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 SELECT lease, (lease).ttl AS expires_in FROM fencing.acquire_free_v1($1, $2, $3, $4, $5, $6, $7) AS lease
 
 -- name: release_free
--- End those of many leases that nobody waits for.
+-- End those of many leases whose locks have no waiters.
 SELECT resource, id, caller FROM fencing.release_free_v1($1, $2, $3)
 
 -- name: renew

@@ -1,8 +1,8 @@
--- Locks that are simply free, and leases that nobody waits for: a whole batch of them in a few statements.
+-- Locks that are simply free, and leases of locks without waiters: a whole batch of them in a few statements.
 --
 -- Each function locks the rows of its locks first. The next statement has a fresh snapshot, so it sees what every
--- session did before that worked on one of them. What is not simple is left alone, and acquire_v1 or release_v1 does it:
--- so these functions never wait for the row of a lock.
+-- session did before that worked on one of them. All other locks are left to acquire_v1 and release_v1. So these
+-- functions never wait for the row of a lock.
 
 -- Grant the locks that are free: without a lease, a waiter and a delay.
 -- Takes arrays of locks, holders, callers, modes, names of requests, and seconds of TTL and lock-delay. Of several
@@ -56,7 +56,7 @@ BEGIN
 END
 $function$;
 
--- End leases of locks that nobody waits for, and of which no lease has lapsed.
+-- End leases of locks without a waiter, and without a lease that has lapsed.
 -- Takes arrays of locks, ids of leases and callers.
 -- Returns the leases that have ended, in no order. For all others release_v1 has to be asked.
 CREATE FUNCTION fencing.release_free_v1(p_resources text[], p_ids uuid[], p_callers text[])
