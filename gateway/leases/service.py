@@ -247,7 +247,7 @@ class LeaseService:
         self._place = WaitingPlace(uuid4(), self._times.attended, self._times.collect)
         self._heartbeat = Heartbeat(database, observe, self._place.attendant, listen, self._times)
         self._queue = self._heartbeat.queue
-        # Free locks, and leases of locks without waiters, take a fraction of the work. The other lanes have all answers.
+        # Free locks, and leases of locks without waiters, take a fraction of the work. Other lanes have all answers.
         self._granting: Lane[LockRequest, LockAnswer | None] = Lane(
             partial(leases.acquire_free, database), most=QUESTIONS, order=lambda wish: wish.resource
         )
