@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 from gateway.background import Attempts, background_tasks, repeat, unreachable
 from gateway.batching import Lane, patiently, shielded
+from gateway.bounded import Bounded
 from gateway.db import leases
 from gateway.db.database import Database
 from gateway.db.leases import LockAnswer, LockOutcome, QueueTurn, ReleaseOutcome
@@ -222,6 +223,7 @@ RELEASE_BEFORE, RELEASE_AFTER = StepReached("leases.release.before"), StepReache
 BREAK_BEFORE, BREAK_AFTER = StepReached("leases.break.before"), StepReached("leases.break.after")
 
 _RENEWALS = 256
+_MOST_HELD = 4096
 _LEAVING = 1000
 # Seconds that a gateway waits for its batches when it stops.
 _CLOSING_TIMEOUT = 5.0
@@ -254,6 +256,8 @@ class LeaseService:
         self._ending: Lane[tuple[str, UUID, str], Ended | None] = Lane(
             partial(leases.release_free, database), most=QUESTIONS, order=lambda lease: lease[0]
         )
+        # Locks that were not free when a client asked last: clients try again, and two questions would cost more.
+        self._held: Bounded[str, None] = Bounded(_MOST_HELD)
         self._acquiring: Lane[LockRequest, LockAnswer] = lane(
             partial(leases.acquire, database), QUESTIONS, lambda wish: wish.resource
         )
@@ -278,12 +282,12 @@ class LeaseService:
                     await lane.close(_CLOSING_TIMEOUT)
 
     def ask(self, wanted: LockRequest) -> "asyncio.Future[LockAnswer | None] | None":
-        """Ask for a lock that may be free. None if tasks of this process wait for it.
+        """Ask for a lock that may be free. None if tasks of this process wait for it, or if it was held a moment ago.
 
         If the answer is not ``granted_now``, ``acquire`` goes on with it. Raise what ``LeaseTerms.agreed`` raises.
         """
         wanted = self._terms.agreed(wanted)
-        if self._queue.has(wanted.resource):
+        if self._queue.has(wanted.resource) or wanted.resource in self._held:
             return None
         self._observe(ACQUIRE_BEFORE)
         return self._granting.ask(wanted)
@@ -316,6 +320,10 @@ class LeaseService:
                 asked = await self._found(asking) or await self._ask(wanted)
         answer: Answer = "refused" if not _is_granted(asked) else "granted" if asked.fresh else "kept"
         self._observe(LeaseAnswered(answer))
+        if answer == "granted":
+            self._held.pop(wanted.resource, None)
+        else:
+            self._held.remember(wanted.resource, None)
         lease = granted(wanted, asked)
         self._observe(ACQUIRE_AFTER)
         return lease

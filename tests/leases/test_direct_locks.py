@@ -271,7 +271,26 @@ async def test_one_question_is_asked_for_each_request_that_is_granted(
         ]
     assert [status for status, _, _ in answers] == [201, 200, 409, 200, 403, 204, 410]
     assert direct == [201, 200, 204]
-    assert asked == ["acquire_free", *["acquire_free", "acquire"] * 2, *["renew"] * 2, *["release_free"] * 2, "release"]
+    assert asked == [*["acquire_free"] * 2, *["acquire"] * 2, *["renew"] * 2, *["release_free"] * 2, "release"]
+
+
+async def test_a_lock_that_is_held_is_asked_for_by_one_question(
+    postgres_server: Server, monkeypatch: pytest.MonkeyPatch, direct: list[int]
+) -> None:
+    """Clients try again and again. The first of them that gets the lock makes it an ordinary one again."""
+    asked = _counted(monkeypatch)
+    async with serving(postgres_server) as (_, _, client):
+        lock, release, bob = "/v1/leases/job/1", "/v1/leases/job/1/{job_1}", {"holder": "bob"}
+        assert (await client.ask("POST", lock, WISH))[0] == 201
+        assert (await client.ask("POST", lock, bob))[0] == 409
+        asked.clear()
+        assert [(await client.ask("POST", lock, bob))[0] for _ in range(3)] == [409] * 3
+        assert (await client.ask("DELETE", release))[0] == 204
+        direct.clear()
+        assert [(await client.ask("POST", lock, bob))[0], (await client.ask("DELETE", release))[0]] == [201, 204]
+        assert [(await client.ask("POST", lock, bob))[0], (await client.ask("DELETE", release))[0]] == [201, 204]
+    assert direct == [204, 201, 204]
+    assert asked == [*["acquire"] * 3, "release_free", "acquire", "release_free", "acquire_free", "release_free"]
 
 
 async def test_an_answer_that_was_lost_is_asked_for_again(
