@@ -66,8 +66,10 @@ async def test_both_functions_grant_the_same_lease_and_put_it_on_record_alike(pa
 @pytest.mark.parametrize("why", ["held", "lapsed", "delayed", "waited for", "locked", "exhausted"])
 async def test_a_lock_that_is_not_simply_free_is_left_alone_at_once(pair: Pair, job: str, why: str) -> None:
     one, other = pair[0], f"{job}/2"
-    (lease,) = [answer and answer.lease for answer in await leases.acquire_free(one.database, [wish(job, delay=60.0)])]
-    assert lease is not None
+    (answer,) = await leases.acquire_free(one.database, [wish(job, delay=60.0)])
+    assert answer is not None
+    assert answer.lease is not None
+    lease = answer.lease
     if why == "lapsed":
         await pass_time(one, job, 90.0)
     elif why != "held":
