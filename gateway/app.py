@@ -151,10 +151,14 @@ class Gateway:
         Raises ``GatewayError`` if such requests are refused. Their tasks say so.
         """
         head = Head.of(scope)
-        if self._plane(head) != "tables":
+        plane = self._plane(head)
+        if plane not in ("tables", "api"):
             return None
-        self._check_origin(head, "tables")
-        return self._routing.of_table(head).tables.prepare(head)
+        self._check_origin(head, plane)
+        if plane == "tables":
+            return self._routing.of_table(head).tables.prepare(head)
+        api = self._routing.of_each_name()
+        return None if api is None else api.prepare(scope, self._area(plane, scope))
 
     def _check_origin(self, head: Head, plane: str) -> None:
         """Raise ``Forbidden`` for a request that a page of another origin must not send.

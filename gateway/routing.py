@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway import web
 from gateway.api import TABLE
 from gateway.api.leases import RenewedList, RenewManyRequest
-from gateway.api.routes import Found, Home, Route, answering, json, parsed
+from gateway.api.routes import Api, Found, Home, Route, answering, json, parsed
 from gateway.errors import CrossesDatabases, GatewayError, RequestMalformed, StoreError, Unavailable
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.record import Attempt
@@ -64,6 +64,10 @@ class Routing:
 
     def of_api(self, scope: Scope) -> ASGIApp:  # noqa: ARG002 - see ``Databases``
         """Return the app for a request to the API. Raises ``GatewayError`` if it is for none."""
+        return self.default.api
+
+    def of_each_name(self) -> Api | None:
+        """Return the API that serves each resource. None if the name of a resource tells which one does."""
         return self.default.api
 
     def of_page(self, scope: Scope) -> ASGIApp:  # noqa: ARG002 - see ``Databases``
@@ -135,6 +139,9 @@ class Databases(Routing):
             case Home.QUERY:
                 return _without_parameter(self._named(Head.of(scope)).api.serving(found))
         return self.default.api.serving(found)
+
+    def of_each_name(self) -> Api | None:
+        return None
 
     def _named(self, head: Head) -> Part:
         """Return the part of the database that a query names. Raises ``RequestMalformed`` if it does not name one."""

@@ -4,6 +4,7 @@ No answer about the state of a lock has the id of a lease.
 """
 
 import asyncio
+from asyncio import Future
 from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import datetime
@@ -26,8 +27,10 @@ from gateway.api.requests import (
     TokenText,
     storable,
 )
-from gateway.api.routes import Call, Routes, json
+from gateway.api.routes import Begun, Call, Routes, json
+from gateway.api.services import Services
 from gateway.auth.grants import Action
+from gateway.db.leases import LockAnswer
 from gateway.errors import LeaseLost, RequestMalformed, Unavailable
 from gateway.fencing.decision import Presented
 from gateway.fencing.headers import FencingHeaders
@@ -37,6 +40,7 @@ from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
 from gateway.http.streaming import while_connected
 from gateway.leases import terms
+from gateway.leases.service import Ended
 from gateway.observe.stages import staged
 
 routes = Routes(Subject.LOCKS)
@@ -145,7 +149,7 @@ class RenewedList(BaseModel):
     leases: list[RenewedView]
 
 
-def _answer(call: Call, lease: Lease, status: int) -> Response:
+def _answer(services: Services, lease: Lease, status: int) -> Response:
     """Return a lease as the answer to its holder. No cache keeps it, because the id of a lease is enough to end it."""
     view = LeaseView(
         resource=lease.resource,
@@ -153,7 +157,7 @@ def _answer(call: Call, lease: Lease, status: int) -> Response:
         holder=lease.holder,
         mode=lease.mode,
         token=str(lease.token),
-        sequencer=call.services.signer.sign(lease.resource, lease.mode, lease.token),
+        sequencer=services.signer.sign(lease.resource, lease.mode, lease.token),
         acquired_at=lease.acquired_at,
         expires_at=lease.expires_at,
         expires_in=lease.expires_in,
@@ -181,21 +185,37 @@ def _owners(ownership: Ownership, body: RenewManyRequest) -> list[str]:
     return [ownership.of_resource(one.resource) for one in body.leases]
 
 
+def _wish(caller: str, resource: str, body: AcquireRequest) -> LockRequest:
+    return LockRequest(resource, body.holder, caller, body.ttl, body.mode, body.wait, body.request)
+
+
+def _begin_acquire(services: Services, caller: str, /, resource: str, body: AcquireRequest) -> Begun | None:
+    wish = _wish(caller, resource, body)
+    asked = None if body.barrier else services.leases.ask(wish)
+
+    def answer(asked: "Future[LockAnswer | None]") -> Response | None:
+        granted = services.leases.granted_now(asked)
+        return None if granted is None else _answer(services, granted.lease, 201 if granted.fresh else 200)
+
+    return None if asked is None else Begun(asked, answer)
+
+
 @routes.add(
     "POST /v1/leases/{resource:path}",
     LOCK,
     "Acquire a lock",
     description=_ACQUIRE,
+    direct=_begin_acquire,
     status=201,
     answer=LeaseView,
     answers={200: (LeaseView, _AGAIN), 403: _ELSEWHERE, **dict.fromkeys((409, 410, 412), "")},
 )
 async def acquire(call: Call, resource: ResourceName, body: AcquireRequest) -> Response:
-    wish = LockRequest(resource, body.holder, call.principal.name, body.ttl, body.mode, body.wait, body.request)
-    acquiring = call.services.leases.acquire(wish)
+    wish = _wish(call.principal.name, resource, body)
+    acquiring = call.services.leases.acquire(wish, call.asked)
     granted = await (_while_connected(call.request, acquiring) if wish.wait else acquiring)
     lease = await _raised(call, granted.lease) if body.barrier else granted.lease
-    return _answer(call, lease, 201 if granted.fresh else 200)
+    return _answer(call.services, lease, 201 if granted.fresh else 200)
 
 
 async def _while_connected(request: Request, acquiring: Coroutine[Any, Any, Granted]) -> Granted:
@@ -227,31 +247,50 @@ async def _raised(call: Call, lease: Lease) -> Lease:
         refused = FencingHeaders(lease.token, lease.resource, holder)
         raise await services.audit.refused([(decision, fence)], call.attempt(refused))
     # The barrier may have taken long. The holder starts with a full lease, or learns that it was lost.
-    return await services.leases.renew(lease.resource, lease.id, lease.caller)
+    return await services.leases.renew(Renewal(lease.resource, lease.id, lease.caller))
+
+
+def _begin_renewal(services: Services, caller: str, /, resource: str, lease: str, body: RenewRequest) -> Begun:
+    def answer(asked: "Future[Lease | bool]") -> Response | None:
+        renewed = services.leases.renewed_now(asked)
+        return None if renewed is None else _answer(services, renewed, 200)
+
+    return Begun(services.leases.ask_to_renew(Renewal(resource, _lease_id(lease), caller, body.ttl)), answer)
 
 
 @routes.add(
     "PUT /v1/leases/{resource:path}/{lease}",
     _LEASE,
     "Renew a lease",
+    direct=_begin_renewal,
     description="A lost lease cannot be renewed, even if no other holder has taken the lock meanwhile.",
     answer=LeaseView,
     answers={403: _FOREIGN, 410: _LOST},
 )
 async def renew(call: Call, resource: ResourceName, lease: LeaseId, body: RenewRequest) -> Response:
-    renewed = await call.services.leases.renew(resource, _lease_id(lease), call.principal.name, body.ttl)
-    return _answer(call, renewed, 200)
+    renewal = Renewal(resource, _lease_id(lease), call.principal.name, body.ttl)
+    return _answer(call.services, await call.services.leases.renew(renewal, call.asked), 200)
+
+
+def _begin_release(services: Services, caller: str, /, resource: str, lease: str) -> Begun | None:
+    asked = services.leases.ask_to_release(resource, _lease_id(lease), caller)
+
+    def answer(asked: "Future[Ended | None]") -> Response | None:
+        return Response(status_code=204) if services.leases.released_now(asked) else None
+
+    return None if asked is None else Begun(asked, answer)
 
 
 @routes.add(
     "DELETE /v1/leases/{resource:path}/{lease}",
     _LEASE,
     "Release a lease",
+    direct=_begin_release,
     status=204,
     answers={403: _FOREIGN, 410: _LOST},
 )
 async def release(call: Call, resource: ResourceName, lease: LeaseId) -> None:
-    await call.services.leases.release(resource, _lease_id(lease), call.principal.name)
+    await call.services.leases.release(resource, _lease_id(lease), call.principal.name, call.asked)
 
 
 @routes.add(

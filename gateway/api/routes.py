@@ -9,11 +9,12 @@ body is read.
 """
 
 import re
+from asyncio import Future
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, get_origin
+from typing import Any, NamedTuple, Protocol, TypeAlias, get_origin
 from urllib.parse import parse_qsl
 from uuid import UUID
 
@@ -26,16 +27,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway import budget
 from gateway.api.authorisation import OPEN, Rule
 from gateway.api.description import Subject
-from gateway.api.requests import attempt
+from gateway.api.requests import attempt, shown_path
 from gateway.api.services import Services
-from gateway.auth.principal import Principal
+from gateway.auth.grants import Rights
+from gateway.auth.principal import Principal, Proof, Use
 from gateway.errors import BodyTooLarge, GatewayError, NotFound, RequestMalformed, for_callers
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.record import Attempt
 from gateway.fencing.resource import canonical
 from gateway.http.body import ClientGone, WholeAnswers
-from gateway.http.head import Head
+from gateway.http.direct import Finished, Origin
+from gateway.http.head import NAMING, REQUEST_ID, Head, Packet, client_request_id
 from gateway.http.middleware import problem, refusing
 
 MAX_BODY = 64 * 1024
@@ -71,9 +74,74 @@ class Call:
             budget.serve(state, principal.name)
         return principal
 
+    @property
+    def asked(self) -> "Future[Any] | None":
+        """Return the question that the request has asked before it had a task."""
+        begun: Begun | None = self.request.scope["state"].get("begun")
+        return begun and begun.row
+
     def attempt(self, shown: FencingHeaders = _NOTHING) -> Attempt:
         """Return the request as it goes on record."""
         return attempt(self.request, self.principal, shown)
+
+
+class Begun(NamedTuple):
+    """A request that is answered without a task. ``path`` is as others may see it.
+
+    ``answer`` is called once ``row`` is done. It returns None if a task has to find the answer.
+    """
+
+    row: "Future[Any]"
+    answer: "Callable[[Future[Any]], Response | None]"
+    path: str = ""
+
+
+class Begin(Protocol):
+    """Begin a request of an authorised caller without a task. None if it needs one. Errors are for a task to tell.
+
+    It gets what the endpoint gets.
+    """
+
+    def __call__(self, services: Services, caller: str, /, **given: Any) -> Begun | None: ...
+
+
+class Prepared(NamedTuple):
+    """The known part of all requests to a route with one head. ``proof``: that of the caller, if it can end."""
+
+    table: "Table"
+    route: "Route"
+    begins: Begin
+    services: Services
+    rights: Rights
+    proof: Proof | None
+    use: Use
+    origin: Origin
+
+    def with_values(self, changing: Mapping[bytes, bytes]) -> "Prepared":  # noqa: ARG002 - none of them matters
+        return self
+
+    def begin(self, packet: Packet[Any], request_id: str, client: str | None) -> Begun | None:  # noqa: ARG002
+        """Do what a task does until it asks the database, and raise the same. None if the request needs a task."""
+        if packet.query_string or (self.proof is not None and not self.proof.holds()):
+            return None
+        method, path = self.route.method, NAMING + packet.name.decode()
+        found = self.table.find_path(method, path)
+        if found is None or found.route is not self.route:
+            return None
+        self.use.note()
+        given = self.route.given(found.parts)
+        self.services.authorisation.check_now(self.rights, self.route.rule, given["resource"])
+        if self.route.reads is not None:
+            given["body"] = parsed(self.route.reads, packet.content)
+        begun = self.begins(self.services, self.origin.caller, **given)
+        return begun and begun._replace(path=shown_path(method, path))
+
+    def answer(self, begun: Begun) -> Finished | None:
+        """Return the answer to a request whose row is done. None if a task has to find it."""
+        if begun.row.cancelled() or begun.row.exception() is not None:
+            return None
+        answer = begun.answer(begun.row)
+        return None if answer is None else Finished(answer.status_code, answer.raw_headers, bytes(answer.body))
 
 
 Endpoint: TypeAlias = Callable[..., Awaitable[BaseModel | Response | None]]
@@ -102,7 +170,7 @@ class Route:
 
     ``answer``: the model, unless the endpoint returns it. ``answers``: errors with a description of each, or other
     successes with their models. ``body``: the model of a body that the endpoint reads itself. ``limit`` is in bytes,
-    None for the limit of lists of writes.
+    None for the limit of lists of writes. ``direct`` begins plain requests without a task.
     """
 
     method: str
@@ -119,6 +187,14 @@ class Route:
     body: type[BaseModel] | None = None
     limit: int | None = MAX_BODY
     owners: Owners | None = None
+    direct: Begin | None = None
+
+    def given(self, parts: Mapping[str, str]) -> dict[str, Any]:
+        """Return the parts of a path as the endpoint takes them. A name of a resource is in canonical form.
+
+        Raises ``RequestMalformed`` and ``ResourceMalformed``.
+        """
+        return {name: _part(self.takes[name], name, text) for name, text in parts.items()}
 
     @property
     def takes(self) -> Mapping[str, Any]:
@@ -198,7 +274,7 @@ class Table:
         ``/v1/lease?resource=job/1`` is ``/v1/leases/job/1``. Without one ``resource`` in the query, the name is empty.
         """
         head = Head.of(scope)
-        found = self._find(head.method, head.raw_path.decode("utf-8", "replace"))
+        found = self.find_path(head.method, head.raw_path.decode("utf-8", "replace"))
         if found is None or "{resource" not in found.route.path or "resource" in found.parts:
             return found
         query = parse_qsl(head.query_string.decode("latin-1"), keep_blank_values=True)
@@ -207,7 +283,8 @@ class Table:
         path = found.route.path.replace("{resource:path}", name).replace("{lease}", found.parts.get("lease", ""))
         return Found(found.route, path, {**found.parts, "resource": name})
 
-    def _find(self, method: str, path: str) -> Found | None:
+    def find_path(self, method: str, path: str) -> Found | None:
+        """Return the route of a path as it was sent, without a look at the query."""
         if found := self._plain.get((method, path)):
             return found
         for pattern, route in self._patterns.get(method, ()):
@@ -219,14 +296,14 @@ class Table:
         """Return the answer to a request that no route takes. Raises ``NotFound``."""
         head = Head.of(scope)
         path = head.raw_path.decode("utf-8", "replace")
-        allowed = [method for method in self._patterns if self._find(method, path)]
+        allowed = [method for method in self._patterns if self.find_path(method, path)]
         if allowed:
             error = RequestMalformed("Method Not Allowed.")
             error.status, scope["state"]["error"] = 405, error
             headers = {"Allow": ", ".join(sorted(allowed))}
             return Response(orjson.dumps(problem(error)), 405, headers, "application/problem+json")
         other = path.rstrip("/") if path.endswith("/") else f"{path}/"
-        if self._find(head.method, other):
+        if self.find_path(head.method, other):
             query = head.query_string.decode("latin-1")
             return RedirectResponse(f"{other}?{query}" if query else other)
         raise NotFound("There is nothing at this path.")
@@ -237,6 +314,22 @@ class Api:
 
     def __init__(self, table: Table, services: Services) -> None:
         self._table, self._services = table, services
+
+    def prepare(self, scope: Scope, area: str) -> Prepared | None:
+        """Prepare for requests with this head, whatever they name. None if each of them needs a task.
+
+        Raises ``GatewayError`` if such requests are refused. Their tasks say so.
+        """
+        head = Head.of(scope)
+        found = self._table.find(scope) if head.path.startswith(NAMING) else None
+        if found is None or found.route.direct is None or head.value(b"expect") is not None:
+            return None
+        services = self._services
+        principal = services.keys.by_bearer(head.headers, head.certificate)
+        ids = client_request_id(head.value(REQUEST_ID))
+        origin = Origin(area, head.method, None, principal.name, ids)
+        known = principal.rights, principal.proof, principal.use
+        return Prepared(self._table, found.route, found.route.direct, services, *known, origin)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.serving(self._table.find(scope))(scope, receive, send)
@@ -281,7 +374,7 @@ class Api:
         """
         route = found.route
         principal = None if route.rule.about in OPEN else Call(request, self._services).principal
-        given = {name: _part(route.takes[name], name, text) for name, text in found.parts.items()}
+        given = route.given(found.parts)
         if principal is not None:
             await self._services.authorisation.check(request, principal, route.rule, given.get("resource", ""))
         return given

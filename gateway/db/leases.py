@@ -50,11 +50,11 @@ class LockAnswer:
 
     outcome: LockOutcome
     lease: Lease | None
-    fresh: bool
-    ticket: int | None
-    place: int | None
-    delayed_for: float | None
     turn: QueueTurn
+    fresh: bool
+    ticket: int | None = None
+    place: int | None = None
+    delayed_for: float | None = None
 
 
 async def acquire(database: Database, wishes: Sequence[LockRequest], *, patient: bool = False) -> list[LockAnswer]:
@@ -64,6 +64,14 @@ async def acquire(database: Database, wishes: Sequence[LockRequest], *, patient:
     """
     rows = await database.fetchmany_write(_SQL["acquire"], [_wish(one) for one in wishes], patient=patient)
     return [_asked(wanted, row) for wanted, row in zip(wishes, rows, strict=True)]
+
+
+async def acquire_free(database: Database, wishes: Sequence[LockRequest]) -> list[LockAnswer | None]:
+    """Ask for locks that are free, in one statement. None for each that is not: ``acquire`` gives its answer."""
+    columns_of = ((one.resource, one.holder, one.caller, one.mode, one.request, one.ttl, one.delay) for one in wishes)
+    rows = await database.fetchmany_write(_SQL["acquire_free"], [columns(columns_of, 7)])
+    granted = {lease.resource: lease for lease in map(_lease, rows)}  # the first wish for a lock has it
+    return [_granted(granted.pop(one.resource, None)) for one in wishes]
 
 
 async def renew(database: Database, renewals: Sequence[Renewal], *, patient: bool = False) -> list[Lease | bool]:
@@ -81,6 +89,15 @@ async def release(
     """End leases (resource, id, caller), in one transaction. They are in the order of their names."""
     rows = await database.fetchmany_write(_SQL["release"], leases, patient=patient)
     return [(ReleaseOutcome(row["outcome"]), _turn(lease[0], row)) for lease, row in zip(leases, rows, strict=True)]
+
+
+async def release_free(
+    database: Database, leases: Sequence[tuple[str, UUID, str]]
+) -> list[tuple[ReleaseOutcome, QueueTurn] | None]:
+    """End leases (resource, id, caller) of locks without waiters, in one statement. None for each other one."""
+    rows = await database.fetchmany_write(_SQL["release_free"], [columns(leases, 3)])
+    ended = {tuple(row): (ReleaseOutcome.RELEASED, _still(row["resource"])) for row in rows}
+    return [ended.pop(lease, None) for lease in leases]  # a lease ends for the first of those that ask
 
 
 async def withdraw(database: Database, resource: str, holder: str, caller: str, request: str) -> QueueTurn:
@@ -155,12 +172,20 @@ def _asked(wanted: LockRequest, row: Record) -> LockAnswer:
     return LockAnswer(
         LockOutcome(row["outcome"]),
         None if row["expires_in"] is None else _lease(row),
+        _turn(wanted.resource, row),
         bool(row["fresh"]),
         row["ticket"],
         row["place"],
         row["delayed_for"],
-        _turn(wanted.resource, row),
     )
+
+
+def _granted(lease: Lease | None) -> LockAnswer | None:
+    return None if lease is None else LockAnswer(LockOutcome.GRANTED, lease, _still(lease.resource), fresh=True)
+
+
+def _still(resource: str) -> QueueTurn:
+    return QueueTurn(resource, None, None)
 
 
 def _turn(resource: str, row: Record) -> QueueTurn:

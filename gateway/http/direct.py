@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from gateway.http.head import REQUEST_ID, KnownHeads, Packet, Preparation
 from gateway.observe.events import Observe, RequestAnswered
@@ -38,12 +38,31 @@ class Begun(Protocol):
     def row(self) -> "Future[Any] | None": ...
 
 
+class Named(Begun, Protocol):
+    """A request with a path of its own."""
+
+    @property
+    def path(self) -> str: ...
+
+
+class Finished(NamedTuple):
+    """An answer that is nothing else."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    code: str | None = None
+
+
 class Origin(NamedTuple):
-    """The part of ``RequestAnswered`` that all requests with one head have in common."""
+    """The part of ``RequestAnswered`` that all requests with one head have in common.
+
+    ``path`` is as others may see it. If it ends in a name, it is None, and each ``Begun`` has its own.
+    """
 
     area: str
     method: str
-    path: str
+    path: str | None
     caller: str
     client_request_id: str | None
 
@@ -119,7 +138,7 @@ class Direct(NamedTuple):
                 request_id,
                 area,
                 method,
-                path,
+                path or cast("Named", begun).path,
                 answer.status,
                 answer.code,
                 perf_counter() - began,

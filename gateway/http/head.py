@@ -1,9 +1,9 @@
 """The head of a request as one frozen value that authentication, planning and recipes all read.
 
-A client repeats its method, path and most headers to the letter, while its query, body and token change. The digest of
-what it repeats leads to what the serving app has prepared for such requests, so that nothing parses them again. Only a
-packet that is exactly one request in its plainest form is looked up. All other bytes go to the parser, and so do new
-heads.
+A client repeats its method, path and most headers to the letter, while its query, body and token change, and the name
+of its lock. The digest of what it repeats leads to what the serving app has prepared for such requests, so that nothing
+parses them again. Only a packet that is exactly one request in its plainest form is looked up. All other bytes go to
+the parser, and so do new heads.
 """
 
 import re
@@ -26,7 +26,14 @@ LARGEST = 16 * 1024
 LONGEST = 4 * 1024
 """Bytes of a head, or of the form of a request, that is kept. Memory is not for a caller to fill."""
 
-_LINE = re.compile(rb"((?:GET|POST|PATCH|PUT|DELETE) /[!-\"$->@-~]*)(?:\?([A-Za-z0-9_.:=&,*()~-]*))? HTTP/1\.1\r\n")
+NAMING = "/v1/leases/"
+"""How paths begin whose rest is a name that changes from request to request: that of a lock."""
+_NAME = rb"[A-Za-z0-9._~!$&'()*+;:@/-]++"
+# Each part takes all that it can, and gives nothing back: a long line that does not fit is not tried in many ways.
+_LINE = re.compile(
+    rb"((?:GET|POST|PATCH|PUT|DELETE) (?:%b(?=%b[? ])|/[!-\"$->@-~]*+))(%b)?"
+    rb"(?:\?([A-Za-z0-9_.:=&,*()~-]*+))? HTTP/1\.1\r\n" % (NAMING.encode(), _NAME, _NAME)
+)
 REQUEST_ID = b"x-request-id"
 
 # The request ids that a client may choose. The gateway only logs them.
@@ -97,11 +104,12 @@ def client_request_id(value: bytes | None) -> str | None:
 
 
 class Packet(NamedTuple, Generic[Prepared]):
-    """One request. ``head`` identifies its head without the query and the values of ``changing`` headers.
+    """One request. ``head`` identifies its head without ``name``, the query and the values of ``changing`` headers.
 
     It also identifies the client's certificate, because the same bytes under another certificate are another caller's.
     ``changing``: the headers whose values clients change, by lower-case name. ``missing``: the bytes of the body that
-    are still to come. ``prepared`` is there for a known head, and has these values then.
+    are still to come. ``name``: the rest of a path after ``NAMING``, which has no encoded character. ``prepared`` is
+    there for a known head, and has these values then.
     """
 
     head: bytes
@@ -109,6 +117,7 @@ class Packet(NamedTuple, Generic[Prepared]):
     content: bytes
     changing: Mapping[bytes, bytes]
     missing: int = 0
+    name: bytes = b""
     prepared: Prepared | None = None
 
 
@@ -123,7 +132,7 @@ def seal(certificate: ClientCertificate | None) -> bytes:
 
 def _read(data: bytes, line: "re.Match[bytes]", end: int, seal: bytes) -> Packet[Any] | None:
     """Return bytes whose head ends there as a packet. None if they are not exactly one request in its plainest form."""
-    method_and_path, query_string = line.groups(b"")
+    method_and_path, named, query_string = line.groups(b"")
     # No head that the parser accepts has a zero byte, so these mark where values were.
     pieces, begin = [seal, method_and_path, b"\0"], line.end()
     changing: dict[bytes, bytes] = {}
@@ -139,7 +148,7 @@ def _read(data: bytes, line: "re.Match[bytes]", end: int, seal: bytes) -> Packet
     if len(length) > 5 or not length.isdigit():
         return None
     missing = _missing(data, end, int(length))
-    return None if missing is None else Packet(head, query_string, data[end + 4 :], changing, missing)
+    return None if missing is None else Packet(head, query_string, data[end + 4 :], changing, missing, named)
 
 
 def _missing(data: bytes, end: int, length: int) -> int | None:
@@ -182,7 +191,9 @@ class KnownHeads(Generic[Prepared]):
         if repeated is not None:
             prepared, length = repeated
             missing = _missing(data, end, length)
-            return None if missing is None else Packet(b"", line[2] or b"", data[end + 4 :], _NONE, missing, prepared)
+            if missing is None:
+                return None
+            return Packet(b"", line[3] or b"", data[end + 4 :], _NONE, missing, line[2] or b"", prepared)
         packet: Packet[Prepared] | None = _read(data, line, end, seal)
         known = None if packet is None else self._known.get(hash(packet.head))
         if packet is None or known is None or known[0] != self._of(packet.head):

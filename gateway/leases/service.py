@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.background import Attempts, background_tasks, repeat, unreachable
 from gateway.batching import Lane, patiently, shielded
+from gateway.bounded import Bounded
 from gateway.db import leases
 from gateway.db.database import Database
 from gateway.db.leases import LockAnswer, LockOutcome, QueueTurn, ReleaseOutcome
@@ -20,6 +21,7 @@ from gateway.db.notifications import Listen
 from gateway.errors import (
     ExpectedMismatch,
     Forbidden,
+    GatewayError,
     LeaseLost,
     LockHeld,
     OutcomeUnknown,
@@ -210,6 +212,8 @@ def forbidden(resource: str) -> Forbidden:
     )
 
 
+Ended: TypeAlias = tuple[ReleaseOutcome, QueueTurn]
+
 QUEUE_SHOWN = 100
 """So many waiters are shown by name."""
 
@@ -219,6 +223,7 @@ RELEASE_BEFORE, RELEASE_AFTER = StepReached("leases.release.before"), StepReache
 BREAK_BEFORE, BREAK_AFTER = StepReached("leases.break.before"), StepReached("leases.break.after")
 
 _RENEWALS = 256
+_MOST_HELD = 4096
 _LEAVING = 1000
 # Seconds that a gateway waits for its batches when it stops.
 _CLOSING_TIMEOUT = 5.0
@@ -244,10 +249,19 @@ class LeaseService:
         self._place = WaitingPlace(uuid4(), self._times.attended, self._times.collect)
         self._heartbeat = Heartbeat(database, observe, self._place.attendant, listen, self._times)
         self._queue = self._heartbeat.queue
+        # Free locks, and leases of locks without waiters, take a fraction of the work. Other lanes have all answers.
+        self._granting: Lane[LockRequest, LockAnswer | None] = Lane(
+            partial(leases.acquire_free, database), most=QUESTIONS, order=lambda wish: wish.resource
+        )
+        self._ending: Lane[tuple[str, UUID, str], Ended | None] = Lane(
+            partial(leases.release_free, database), most=QUESTIONS, order=lambda lease: lease[0]
+        )
+        # Locks that were not free when a client asked last: clients try again, and two questions would cost more.
+        self._held: Bounded[str, None] = Bounded(_MOST_HELD)
         self._acquiring: Lane[LockRequest, LockAnswer] = lane(
             partial(leases.acquire, database), QUESTIONS, lambda wish: wish.resource
         )
-        self._releasing: Lane[tuple[str, UUID, str], tuple[ReleaseOutcome, QueueTurn]] = lane(
+        self._releasing: Lane[tuple[str, UUID, str], Ended] = lane(
             partial(leases.release, database), QUESTIONS, lambda lease: lease[0]
         )
         self._renewing: Lane[Renewal, Lease | bool] = lane(partial(leases.renew, database), _RENEWALS, _order)
@@ -264,49 +278,91 @@ class LeaseService:
                 yield
             finally:
                 # A client that is gone by now has left a place that another one may be waiting behind.
-                for lane in (self._acquiring, self._leaving):
+                for lane in (self._granting, self._acquiring, self._leaving):
                     await lane.close(_CLOSING_TIMEOUT)
 
-    async def acquire(self, wanted: LockRequest) -> Granted:
-        """Return a lease, at once or after waiting in the queue for at most ``wanted.wait``.
+    def ask(self, wanted: LockRequest) -> "asyncio.Future[LockAnswer | None] | None":
+        """Ask for a lock that may be free. None if tasks of this process wait for it, or if it was held a moment ago.
 
-        Raise what ``LeaseTerms.agreed`` raises, ``LockHeld``, ``TokensExhausted`` or ``Unavailable``. If the task is
-        cancelled while it waits, its wait ends as if its time were over.
+        If the answer is not ``granted_now``, ``acquire`` goes on with it. Raise what ``LeaseTerms.agreed`` raises.
         """
         wanted = self._terms.agreed(wanted)
+        if self._queue.has(wanted.resource) or wanted.resource in self._held:
+            return None
         self._observe(ACQUIRE_BEFORE)
+        return self._granting.ask(wanted)
+
+    def granted_now(self, asking: "asyncio.Future[LockAnswer | None]") -> Granted | None:
+        """Return what a question was answered with. None if that is no lease."""
+        asked = asking.result()
+        if asked is None or asked.lease is None:
+            return None
+        self._observe(LeaseAnswered("granted"))
+        self._observe(ACQUIRE_AFTER)
+        return Granted(asked.lease, asked.fresh)
+
+    async def acquire(self, wanted: LockRequest, asking: "asyncio.Future[LockAnswer | None] | None" = None) -> Granted:
+        """Return a lease, at once or after waiting in the queue for at most ``wanted.wait``.
+
+        ``asking``: the question, if it was asked already. Raise what ``LeaseTerms.agreed`` raises, ``LockHeld``,
+        ``TokensExhausted`` or ``Unavailable``. If the task is cancelled while it waits, its wait ends as if its time
+        were over.
+        """
+        if asking is None and (asking := self.ask(wanted)) is None:
+            self._observe(ACQUIRE_BEFORE)
+        wanted = self._terms.agreed(wanted)
         if wanted.wait > 0:
             ends = asyncio.get_running_loop().time() + wanted.wait
             with self._queue.line(wanted.resource) as line, staged(self._observe, "leases", "wait"):
-                asked = await self._wait(line, wanted, ends)
+                asked = await self._found(asking) or await self._wait(line, wanted, ends)
         else:
             with staged(self._observe, "leases", "acquire"):
-                asked = await self._ask(wanted)
+                asked = await self._found(asking) or await self._ask(wanted)
         answer: Answer = "refused" if not _is_granted(asked) else "granted" if asked.fresh else "kept"
         self._observe(LeaseAnswered(answer))
+        if answer == "granted":
+            self._held.pop(wanted.resource, None)
+        else:
+            self._held.remember(wanted.resource, None)
         lease = granted(wanted, asked)
         self._observe(ACQUIRE_AFTER)
         return lease
 
-    async def renew(self, resource: str, lease: UUID, caller: str, ttl: float | None = None) -> Lease:
+    def ask_to_renew(self, renewal: Renewal) -> "asyncio.Future[Lease | bool]":
+        """Ask for a renewal. If it is not ``renewed_now``, ``renew`` goes on with it.
+
+        Raise ``RequestMalformed`` for too long a lease.
+        """
+        self._terms.check_ttl(renewal.ttl)
+        self._observe(RENEW_BEFORE)
+        return self._renewing.ask(renewal)
+
+    def renewed_now(self, asked: "asyncio.Future[Lease | bool]") -> Lease | None:
+        """Return the renewed lease. None if it is lost or another caller's."""
+        renewed = asked.result()
+        if not isinstance(renewed, Lease):
+            return None
+        self._observe(LeaseAnswered("renewed"))
+        self._observe(RENEW_AFTER)
+        return renewed
+
+    async def renew(self, renewal: Renewal, asked: "asyncio.Future[Lease | bool] | None" = None) -> Lease:
         """Return the lease, which lasts ``ttl`` from now on, or as long as it did last time.
 
-        Raise ``LeaseLost`` once it has lapsed, was released or was broken, even if the lock is free. Raise
-        ``Forbidden`` if the lease is another caller's, ``RequestMalformed`` for too long a lease.
+        ``asked``: the question, if it was asked already. Raise ``LeaseLost`` once it has lapsed, was released or was
+        broken, even if the lock is free. Raise ``Forbidden`` if the lease is another caller's, ``RequestMalformed`` for
+        too long a lease.
         """
-        self._terms.check_ttl(ttl)
-        self._observe(RENEW_BEFORE)
-        renewal = Renewal(resource, lease, caller, ttl)
         with staged(self._observe, "leases", "renew"):
             try:
-                renewed = await self._renewing.ask(renewal)
+                renewed = await (asked or self.ask_to_renew(renewal))
             except OutcomeUnknown:
                 (renewed,) = await leases.renew(self._database, [renewal], patient=True)
         self._observe(LeaseAnswered("renewed" if isinstance(renewed, Lease) else "lost"))
         if isinstance(renewed, Lease):
             self._observe(RENEW_AFTER)
             return renewed
-        raise forbidden(resource) if renewed else lost(resource)
+        raise forbidden(renewal.resource) if renewed else lost(renewal.resource)
 
     async def renew_many(self, renewals: Sequence[Renewal]) -> list[Lease | None]:
         """Renew many in one statement. Return the leases in the same order, None for each lost or foreign one.
@@ -329,12 +385,37 @@ class LeaseService:
         found = dict(zip(ordered, renewed, strict=True))
         return [lease if isinstance(lease := found[renewal], Lease) else None for renewal in renewals]
 
-    async def release(self, resource: str, lease: UUID, caller: str) -> None:
-        """End a lease. Raise ``LeaseLost`` if it has ended already, ``Forbidden`` if it is another caller's."""
+    def ask_to_release(self, resource: str, lease: UUID, caller: str) -> "asyncio.Future[Ended | None] | None":
+        """Ask for the end of a lease. None if tasks of this process wait for its lock.
+
+        If it is not ``released_now``, ``release`` goes on with it.
+        """
+        if self._queue.has(resource):
+            return None
         self._observe(RELEASE_BEFORE)
+        return self._ending.ask((resource, lease, caller))
+
+    def released_now(self, asked: "asyncio.Future[Ended | None]") -> bool:
+        """Return whether the lease has ended."""
+        if asked.result() is None:
+            return False
+        self._observe(LeaseAnswered("released"))
+        self._observe(RELEASE_AFTER)
+        return True
+
+    async def release(
+        self, resource: str, lease: UUID, caller: str, asked: "asyncio.Future[Ended | None] | None" = None
+    ) -> None:
+        """End a lease. Raise ``LeaseLost`` if it has ended already, ``Forbidden`` if it is another caller's.
+
+        ``asked``: the question, if it was asked already.
+        """
+        if asked is None and (asked := self.ask_to_release(resource, lease, caller)) is None:
+            self._observe(RELEASE_BEFORE)
         with staged(self._observe, "leases", "release"):
             try:
-                ended, turn = await self._releasing.ask((resource, lease, caller))
+                found = await self._answered(asked)
+                ended, turn = found or await self._releasing.ask((resource, lease, caller))
             except OutcomeUnknown:
                 ((ended, turn),) = await leases.release(self._database, [(resource, lease, caller)], patient=True)
                 if ended is ReleaseOutcome.LOST:
@@ -440,6 +521,23 @@ class LeaseService:
         left = self._leaving.ask((resource, ticket))
         left.add_done_callback(lambda left: left.cancelled() or left.exception())
         return left
+
+    async def _found(self, asking: "asyncio.Future[LockAnswer | None] | None") -> LockAnswer | None:
+        """Return the lease of a lock that was free. None if another question has to be asked, which finds the same."""
+        try:
+            return await self._answered(asking)
+        except OutcomeUnknown:
+            return None
+
+    @staticmethod
+    async def _answered(asking: "asyncio.Future[Result | None] | None") -> Result | None:
+        """Return the answer of a batch. None if it has failed: others of it may be the cause. Nothing is done then."""
+        try:
+            return None if asking is None else await shielded(asking)
+        except OutcomeUnknown:
+            raise
+        except GatewayError:
+            return None
 
     async def _ask(self, wanted: LockRequest) -> LockAnswer:
         asking = self._acquiring.ask(wanted)

@@ -39,6 +39,10 @@ class WaitQueues:
         self.peopled = asyncio.Event()
         """Set while any task waits."""
 
+    def has(self, resource: str) -> bool:
+        """Return whether a task waits for a lock."""
+        return resource in self._lines
+
     @contextmanager
     def line(self, resource: str) -> Iterator[WaitQueue]:
         """Keep the line of a lock while a task is in it."""

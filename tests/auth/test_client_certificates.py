@@ -265,6 +265,11 @@ def patch(token: int, *headers: str) -> bytes:
 READ = b"GET /v1/tables/orders?id=eq.1 HTTP/1.1\r\nHost: gateway\r\n\r\n"
 
 
+def lock(name: str) -> bytes:
+    body = '{"holder": "ann"}'
+    return f"POST /v1/leases/{name} HTTP/1.1\r\nHost: gateway\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
 @pytest.fixture
 def direct(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each request of a known head was begun without a task."""
@@ -360,7 +365,7 @@ async def test_bytes_cannot_pass_for_a_certificate(orders: str, party: Party) ->
 
 
 async def test_a_certificate_that_expires_proves_nothing_more(
-    orders: str, party: Party, monkeypatch: pytest.MonkeyPatch
+    orders: str, party: Party, monkeypatch: pytest.MonkeyPatch, direct: list[bool]
 ) -> None:
     """Also not on a connection that was opened before, and not where anonymous callers may do the same."""
     until = datetime.now(UTC) + timedelta(hours=1)
@@ -371,7 +376,10 @@ async def test_a_certificate_that_expires_proves_nothing_more(
     async with running(settings) as origin:
         ann = await Raw.open(origin, party.authority.trusted(soon))
         assert await ann.statuses(*[patch(5)] * 4) == [204] * 4
+        assert [await ann.statuses(lock(f"job/{number}")) for number in range(4)] == [[201]] * 4
+        assert direct[-2:] == [True, True]
         past.append(until)
+        assert await ann.statuses(lock("job/4")) == [401]
         answer = (await ann.ask(patch(5)))[0]
         assert (answer[0], b"has expired" in answer[1]) == (401, True)
         assert await ann.statuses(READ, patch(5, f"Authorization: Bearer {API_KEY}")) == [401, 204]

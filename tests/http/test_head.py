@@ -100,6 +100,32 @@ def test_holders_share_a_head() -> None:
     assert (first.changing[b"fencing-holder"], second.changing[b"fencing-holder"]) == (b"job/7", b"b")
 
 
+def test_locks_share_a_head() -> None:
+    lines = [b"DELETE /v1/leases/%b HTTP/1.1\r\n" % name for name in (b"job/7/1-2", b"a:b@c", b"content-length")]
+    first, *others = [packet(line + HEADERS + b"Content-Length: 0\r\n\r\n") for line in lines]
+    assert [one.name for one in (first, *others)] == [b"job/7/1-2", b"a:b@c", b"content-length"]
+    assert {one.head for one in others} == {first.head}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"DELETE /v1/leases/job%2F7 HTTP/1.1\r\n", b"DELETE /v1/leases/job,7 HTTP/1.1\r\n"),
+        *(b"DELETE /v1/leases HTTP/1.1\r\n", b"DELETE /v1/lease/job HTTP/1.1\r\n"),
+        *(b"DELETE //v1/leases/job HTTP/1.1\r\n", b"DELETE /v1/Leases/job HTTP/1.1\r\n"),
+        b"PUT /v1/leases/job HTTP/1.1\r\n",
+    ],
+)
+def test_other_paths_share_no_head_with_locks(line: bytes) -> None:
+    known, other = packet(b"DELETE /v1/leases/job HTTP/1.1\r\n" + HEADERS + b"\r\n"), packet(line + HEADERS + b"\r\n")
+    assert other.head != known.head
+    assert other.name == (b"job" if line.startswith(b"PUT") else b"")
+
+
+def test_a_path_that_names_no_lock_has_no_name() -> None:
+    assert packet(b"POST /v1/leases/ HTTP/1.1\r\n" + HEADERS + b"\r\n").name == b""
+
+
 OTHERS = [
     *(WHOLE.replace(b"PATCH", b"PUT"), WHOLE.replace(b"accounts", b"Accounts")),
     *(WHOLE.replace(b"Token: 5", b"token: 5"), WHOLE.replace(b"Token: 5", b"Token:5")),

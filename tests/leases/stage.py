@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from gateway.db.database import Database
 from gateway.db.notifications import LEASES, listening
 from gateway.db.servers import Servers
-from gateway.fencing.lease import Lease, LockMode, LockRequest, LockState
+from gateway.fencing.lease import Lease, LockMode, LockRequest, LockState, Renewal
 from gateway.leases.service import LeaseService, LeaseTimes
 from tests.running import Events
 from tests.waiting import PATIENCE
@@ -38,7 +38,7 @@ class Gateway:
         await self.service.release(lease.resource, lease.id, lease.caller)
 
     async def renew(self, lease: Lease, ttl: float | None = None) -> Lease:
-        return await self.service.renew(lease.resource, lease.id, lease.caller, ttl)
+        return await self.service.renew(Renewal(lease.resource, lease.id, lease.caller, ttl))
 
     async def until(self, resource: str, condition: Callable[[LockState], bool]) -> LockState:
         """How the lock stands, once it stands so."""

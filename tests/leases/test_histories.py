@@ -198,10 +198,11 @@ wishes = st.builds(
 )
 histories = st.lists(
     st.one_of(
-        *[st.tuples(st.just("acquire"), wishes)] * 4,
+        *[st.tuples(st.just("acquire"), wishes)] * 2,
+        *[st.tuples(st.just("acquire_if_free"), wishes)] * 2,
         st.tuples(st.just("renew"), holders),
         st.tuples(st.just("release"), holders),
-        st.tuples(st.just("release"), holders),
+        st.tuples(st.just("release_if_free"), holders),
         st.tuples(st.just("withdraw"), holders),
         st.tuples(st.just("leave"), st.tuples(holders, attendants)),
         st.tuples(st.just("break"), st.integers(0, 1)),
@@ -240,13 +241,17 @@ class Both:
         assert len(held) <= 1 or all(mode is LockMode.SHARED for _, mode, _ in held)
         assert len({holder for holder, _, _ in held}) == len(held)
 
-    async def _acquire(self, wish: Wish) -> None:
+    async def _acquire_if_free(self, wish: Wish) -> None:
+        await self._acquire(wish, if_free=True)
+
+    async def _acquire(self, wish: Wish, *, if_free: bool = False) -> None:
         place = None if wish.attendant is None else WaitingPlace(self.attendants[wish.attendant], 100_000.0, COLLECT)
         wanted = LockRequest(
             self.resource, wish.holder, "writer", wish.ttl, wish.mode, 0.0, wish.request, wish.delay, place
         )
         before = self.model.issued
-        (asked,) = await leases.acquire(self.one.database, [wanted], patient=True)
+        (found,) = await leases.acquire_free(self.one.database, [wanted]) if if_free else [None]
+        asked = found or (await leases.acquire(self.one.database, [wanted], patient=True))[0]
         outcome, value, fresh = self.model.acquire(wish)
         assert (asked.outcome.value, asked.fresh) == (outcome, fresh)
         if outcome == "granted":
@@ -264,9 +269,14 @@ class Both:
         (renewed,) = await leases.renew(self.one.database, [Renewal(self.resource, lease, "writer")], patient=True)
         assert (renewed is not False) == self.model.renew(holder, value)
 
-    async def _release(self, holder: str) -> None:
+    async def _release_if_free(self, holder: str) -> None:
+        await self._release(holder, if_free=True)
+
+    async def _release(self, holder: str, *, if_free: bool = False) -> None:
         lease, value = self.leases.get(holder, (uuid4(), 0))
-        [(ended, _)] = await leases.release(self.one.database, [(self.resource, lease, "writer")], patient=True)
+        wanted = [(self.resource, lease, "writer")]
+        (found,) = await leases.release_free(self.one.database, wanted) if if_free else [None]
+        ended, _ = found or (await leases.release(self.one.database, wanted, patient=True))[0]
         assert (ended.value == "released") == self.model.release(holder, value)
 
     async def _withdraw(self, holder: str) -> None:

@@ -51,7 +51,7 @@ TABLE: dict[str, str] = {
     "objects": "fencing token_admission auth background bounded http db observe record objects budget findings",
     # The other parts of a gateway.
     "journal": "fencing background batching bounded driver db observe objects.s3 objects.store",
-    "leases": "fencing background batching db observe",
+    "leases": "fencing background batching bounded db observe",
     "webhooks": "fencing background db observe text",
     "targets": "fencing auth.grants config db objects tables.catalog",
     "enforcement": "fencing config db",

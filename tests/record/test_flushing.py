@@ -394,12 +394,16 @@ class TestKeys:
                 sent = {"Fencing-Token": "1"}
                 assert (await client.patch("/v1/tables/orders?id=eq.2", json={"state": "x"}, headers=sent)).is_success
 
-            for _ in range(6):
-                await write()
-            proven.clear()
-            async with noting(stage, SHOWN[OLD]):
-                await write()
-            assert proven == []
+            async def acquire() -> None:
+                assert (await client.post(f"/v1/leases/{uuid4()}", json={"holder": "a", "ttl": 5})).status_code == 201
+
+            for deed in (write, acquire):
+                for _ in range(6):
+                    await deed()
+                proven.clear()
+                async with noting(stage, SHOWN[OLD]):
+                    await deed()
+                assert proven == []
 
     async def test_nothing_else_is_a_use(self, stage: Stage) -> None:
         """Wrong keys and signatures, signatures of other requests, identity tokens and temporary keys."""

@@ -3,6 +3,14 @@
 SELECT outcome, lease, expires_in, fresh, ticket, handed, look_in, place, delayed_for
 FROM fencing.acquire_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
+-- name: acquire_free
+-- Grant those of many locks that are free.
+SELECT lease, (lease).ttl AS expires_in FROM fencing.acquire_free_v1($1, $2, $3, $4, $5, $6, $7) AS lease
+
+-- name: release_free
+-- End those of many leases whose locks have no waiters.
+SELECT resource, id, caller FROM fencing.release_free_v1($1, $2, $3)
+
 -- name: renew
 -- Renew leases, in the order of their names and ids.
 SELECT lease, expires_in, forbidden FROM fencing.renew_v1($1, $2, $3, $4)

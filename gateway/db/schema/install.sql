@@ -21,7 +21,7 @@ END $$;
 
 -- The revision of the schema: the newest migration.
 CREATE TABLE fencing.migration (version_num varchar(32) CONSTRAINT migration_pkc PRIMARY KEY);
-INSERT INTO fencing.migration (version_num) VALUES ('r1002');
+INSERT INTO fencing.migration (version_num) VALUES ('r1003');
 
 \ir fences.sql
 \ir opening.sql
@@ -37,6 +37,7 @@ INSERT INTO fencing.migration (version_num) VALUES ('r1002');
 \ir leases.sql
 \ir lock_tokens.sql
 \ir lock_queue.sql
+\ir free_locks.sql
 \ir webhooks.sql
 \ir guard.sql
 \ir watch.sql
