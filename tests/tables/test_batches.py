@@ -344,23 +344,6 @@ async def test_new_resources_share_a_round_trip(
     assert await rows(held, TAKEN_OVER) == [], "nobody is overtaken"
 
 
-async def test_a_new_row_whose_name_is_stored_in_another_way_is_refused_alone(
-    write: Send, held: Database, statements: list[int]
-) -> None:
-    """One statement cannot tell which of its writes has inserted a row, so each must have inserted its own."""
-    await change(held, "CREATE TABLE codes (code varchar(3), place int PRIMARY KEY)")
-    await change(held, "ALTER TABLE codes DROP CONSTRAINT codes_pkey, ADD PRIMARY KEY (code, place)")
-    for first in (10, 20, 30):
-        codes = [("abc", first), ("abc ", first + 1), ("def", first + 2)]
-        answers = await asyncio.gather(
-            *(write("POST", "/codes", {"code": code, "place": place}, token=1) for code, place in codes)
-        )
-        assert [answer.status_code == 201 for answer in answers] == [True, False, True]
-    assert statements[-1] == 2
-    found = await rows(held, "SELECT code, place % 10 FROM codes ORDER BY place")
-    assert found == [("abc", 0), ("def", 2)] * 3
-
-
 async def test_one_that_fails_undoes_its_own_raise_only(write: Send, held: Database, trips: list[int]) -> None:
     wanted = [None if number % 7 == 3 else number for number in range(ACCOUNTS)]
     for balance, answer in zip(wanted, await take_over(write, balances=wanted), strict=True):
