@@ -415,7 +415,7 @@ async def test_a_direct_request_whose_client_is_gone_is_refused_on_record(stage:
 
 
 STALE = "SELECT * FROM fencing.record WHERE reason = 'token-stale' ORDER BY at"
-OWN = ("id", "at", "request_id")
+OWN = ("id", "at", "request_id", "position", "day", "hash")
 
 
 @pytest.fixture
