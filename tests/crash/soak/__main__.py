@@ -35,12 +35,11 @@ from pathlib import Path
 
 from tests.crash.history import Broken
 from tests.crash.porcupine import NotHere, Porcupine
-from tests.crash.soak.losses import AT_LAST, FAULTS, FORGETTING, LOSING, NOT_HAD, OF_SEVERAL, Result
+from tests.crash.soak.losses import AT_LAST, BY_NAME, FAULTS, FORGETTING, LOSING, NOT_HAD, OF_SEVERAL, Result
 from tests.crash.soak.losses import play as play_with_losses
 from tests.crash.soak.servers import POOLER
 from tests.crash.soak.stage import STORES
 from tests.crash.soak.writers import play
-from tests.leases.asking import FAKETIME
 
 
 def main() -> None:
@@ -51,7 +50,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60, help="of one run")
     parser.add_argument("--operations", type=int, help="with losses: the number of requests, in one run")
     parser.add_argument("--journal", choices=("off", "async", "sync"), default="sync", help="with losses: its mode")
-    parser.add_argument("--faults", nargs="+", choices=OF_SEVERAL, help="with losses: their kinds")
+    parser.add_argument("--faults", nargs="+", choices=(*OF_SEVERAL, *BY_NAME), help="with losses: their kinds")
     parser.add_argument("--databases", type=int, choices=(1, 2), default=1, help="with losses: how many are served")
     parser.add_argument("--keep", type=Path, help="with losses: the file for the history")
     parser.add_argument("--porcupine", type=Path, help="with losses, but those that forget: the folder for its verdict")
@@ -78,8 +77,8 @@ def main() -> None:
 def _faults(databases: int, *, linearizable: bool) -> tuple[str, ...]:
     """All kinds that can be played here."""
     kinds = FAULTS if databases == 1 else OF_SEVERAL
-    here = {"poolers": POOLER is not None, "clocks": FAKETIME is not None}
-    return tuple(name for name in kinds if here.get(name, True) and not (linearizable and name in FORGETTING))
+    left_out = {"poolers"} if POOLER is None else set[str]()
+    return tuple(name for name in kinds if name not in (left_out | FORGETTING if linearizable else left_out))
 
 
 def _linearizable(

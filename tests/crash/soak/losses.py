@@ -39,9 +39,11 @@ from tests.running import config
 from tests.standbys import paused
 
 FAULTS = (
-    "gateways", "requests", "statements", "crashes", "disks", "clocks", "rewinds", "failovers", "lags", "poolers",
+    "gateways", "requests", "statements", "crashes", "rewinds", "failovers", "lags", "poolers",
     "stores", "cuts",
 )  # fmt: skip
+BY_NAME = ("clocks", "disks")
+"""Only where they are named. No long soak has played them."""
 OF_SEVERAL = (*FAULTS, "outages")
 """With two databases: one of them is down until the other one has answered some requests."""
 FORGETTING = frozenset({"rewinds", "lags"})
