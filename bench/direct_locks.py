@@ -66,7 +66,7 @@ async def acquire(dsn: str, connections: int, seconds: float) -> dict[str, float
     await connection.close()
     took = await _run(dsn, connections, seconds, client)
     p50, p99 = percentiles(latencies)
-    return {"rate": len(latencies) / took, "p50": p50, "p99": p99}
+    return {"requests": len(latencies), "rate": len(latencies) / took, "p50": p50, "p99": p99}
 
 
 async def hand_over(dsn: str, connections: int, seconds: float) -> dict[str, float]:
@@ -85,7 +85,7 @@ async def hand_over(dsn: str, connections: int, seconds: float) -> dict[str, flo
 
     took = await _run(dsn, connections, seconds, client)
     p50, p99 = percentiles(latencies)
-    return {"rate": len(latencies) / took, "p50": p50, "p99": p99}
+    return {"requests": len(latencies), "rate": len(latencies) / took, "p50": p50, "p99": p99}
 
 
 WORKS = {"acquire": acquire, "hand-over": hand_over}

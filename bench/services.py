@@ -41,8 +41,8 @@ everything = true
 [[grants]]
 callers = ["granted", "acting"]
 actions = ["read", "write"]
-tables = ["public.accounts", "public.entries"]
-resources = ["public.accounts/*", "account/*"]
+tables = ["public.accounts", "public.entries", "public.shared"]
+resources = ["public.accounts/*", "account/*", "bench/shared"]
 [[callers]]
 name = "granted"
 api_key = "key-of-granted"

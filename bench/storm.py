@@ -23,7 +23,8 @@ def rows(services: Services) -> Iterator[Row]:
     """
     origin, pid = services.gateway, services.gateway_pid
     take_over(origin)
-    accepted = http(origin, "update")
+    # All have credentials. Callers without any wait for those that have some, and a zombie has.
+    accepted = http(origin, "update-granted")
     answered: list[Load] = []
     before = _recorded(services)
     own, other = (watched(pid, services, side) for side in (lambda: _refused(origin, answered), accepted))
@@ -33,7 +34,7 @@ def rows(services: Services) -> Iterator[Row]:
     yield Row("stale PATCH, refused and on record", "accepted", refused, peer, cost, goals=(Goal(1.0),))
     for work, alone in (
         ("fenced PATCH beside a storm of stale ones", accepted),
-        (f"the same, each connection resting {REST} ms", http(origin, "update", rest=REST)),
+        (f"the same, each connection resting {REST} ms", http(origin, "update-granted", rest=REST)),
     ):
         load, (peer,), cost = in_turns(pid, beside(alone, origin, "update-overtaken"), alone)
         yield Row(work, "no storm", load, peer, cost, goals=(Goal(0.8),))

@@ -39,7 +39,7 @@ local works = {
     update = function() return update("/v1/tables/accounts?id=eq.") end,
     ["update-granted"] = function() return update("/v1/tables/accounts?id=eq.", "key-of-granted") end,
     ["update-acting"] = function() return update("/v1/tables/accounts?id=eq.", "key-of-acting") end,
-    ["update-shared"] = function() return update("/v1/tables/shared?id=eq.") end,
+    ["update-shared"] = function() return update("/v1/tables/shared?id=eq.", "key-of-granted") end,
     -- A new holder each time, and newer than those of a run before; within the largest jump from nothing, 2^48.
     ["take-over"] = function() return take_over("/v1/tables/handed?id=eq.") end,
     -- A zombie: it hammers the row 0, which a newer holder has, and none that other writers want.
