@@ -1,6 +1,6 @@
 """Prints the tables of docs/performance.md. Needs wrk, nginx, curl and Go beside what ``make setup`` installs.
 
-``python -m bench [tables] [locks] [record] [writes] [versitygw] [reads] [held] [memory] [hostile] [page] [search]
+``python -m bench [tables] [locks] [record] [writes] [proxies] [reads] [held] [memory] [hostile] [page] [search]
 [workers] [growth] [guards] [trips]``: only these. Without a name, all but ``search`` and ``growth``, which fill large
 databases.
 ``python -m bench tables patch get``: only these rows of the tables; ``bench/tables.py`` has their names in ``WORKS``.
@@ -115,11 +115,11 @@ SUBJECTS: dict[str, Callable[[Collection[str]], Iterator[Row]]] = {
     "locks": lambda _: locks.rows(),
     "record": lambda _: record.rows(),
     "writes": lambda _: _on_stores(objects.small_writes, moto.running, ceph.running, minio.running),
-    "versitygw": lambda _: _on_stores(objects.against_versitygw, minio.running),
+    "proxies": lambda _: _on_stores(objects.against_proxies, minio.running),
     "reads": lambda _: _on_stores(objects.small_reads, ceph.running, minio.running),
 }
 
-STORES = dict.fromkeys(("writes", "versitygw", "reads"), "objects")
+STORES = dict.fromkeys(("writes", "proxies", "reads"), "objects")
 """The subjects that share a section of the figures."""
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {

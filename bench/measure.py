@@ -91,7 +91,7 @@ class Goal:
         if self.of is Measured.ADDED:
             return f"≤ {self.bound:+.2f} ms"
         unit = {Measured.RATE: "rate ", Measured.MEDIAN: "p50 ", Measured.CORES: "cores "}.get(self.of, "")
-        return f"{unit}{'≤' if self.of in _AT_MOST else '≥'} {self.bound:,}"
+        return f"{unit}{'≤' if self.of in _AT_MOST else '≥'} {self.bound:,g}"
 
     def is_met(self, value: float) -> bool:
         """Return whether a measured value is within the bound."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bench import nginx
+from bench import nginx, s3proxy
 from bench.measure import CONNECTIONS, TURN, Goal, Load, Measured, Row, in_turns
 from bench.services import KEYS, Services, run_json, running
 from bench.table_loads import Measure, finished, watched
@@ -14,7 +14,6 @@ from tests.stores.store import Store, User, connect
 
 NAMES = 50
 BUCKET = "bench"
-VERSITYGW = "versitygw in front of it"
 
 
 def small_writes(store: Store) -> Iterator[Row]:
@@ -38,15 +37,17 @@ def small_reads(store: Store) -> Iterator[Row]:
         yield _compared(services, f"GetObject of 4 KiB, {store.name}", "nginx", own, peer, Goal(0.8))
 
 
-def against_versitygw(store: Store) -> Iterator[Row]:
-    """PutObject and GetObject of 4 KiB against another gateway. It checks and signs as ours, and fences nothing."""
-    with running(store) as services, versitygw.in_front_of(store) as other:
-        keys = (store.owner.access_key_id, store.owner.secret_access_key)
-        own, peer = _put(services.gateway, KEYS, "1"), _put(other, keys, "-")
-        yield _compared(services, f"fenced PutObject of 4 KiB, {store.name}", VERSITYGW, own, peer, Goal(1.5))
-        store.connect().put_object(Bucket=BUCKET, Key="small", Body=bytes(4096))
-        own, peer = _get(services.gateway, User("bench", *KEYS)), _get(other, store.owner)
-        yield _compared(services, f"GetObject of 4 KiB, {store.name}", VERSITYGW, own, peer, Goal(1.3))
+def against_proxies(store: Store) -> Iterator[Row]:
+    """PutObject and GetObject of 4 KiB against other gateways. They check and sign as ours, and fence nothing."""
+    keys = (store.owner.access_key_id, store.owner.secret_access_key)
+    for proxy in (versitygw, s3proxy):
+        with running(store) as services, proxy.in_front_of(store) as other:
+            against = f"{proxy.__name__.rpartition('.')[2]} in front of it"
+            own, peer = _put(services.gateway, KEYS, "1"), _put(other, keys, "-")
+            yield _compared(services, f"fenced PutObject of 4 KiB, {store.name}", against, own, peer, Goal(1.5))
+            store.connect().put_object(Bucket=BUCKET, Key="small", Body=bytes(4096))
+            own, peer = _get(services.gateway, User("bench", *KEYS)), _get(other, store.owner)
+            yield _compared(services, f"GetObject of 4 KiB, {store.name}", against, own, peer, Goal(1.3))
 
 
 def _compared(services: Services, work: str, against: str, own: Measure, peer: Measure, *goals: Goal) -> Row:
