@@ -327,7 +327,7 @@ class Api:
         services = self._services
         principal = services.keys.by_bearer(head.headers, head.certificate)
         ids = client_request_id(head.value(REQUEST_ID))
-        origin = Origin(area, head.method, None, principal.name, ids)
+        origin = Origin(area, head.method, principal.name, ids)
         known = principal.rights, principal.proof, principal.use
         return Prepared(self._table, found.route, found.route.direct, services, *known, origin)
 

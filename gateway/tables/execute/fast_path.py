@@ -112,6 +112,11 @@ class Candidate:
     role: Callable[[], Role] | None = None
     sender: Callable[[], Sender] | None = None
 
+    @property
+    def path(self) -> str:
+        assert self.plain is not None
+        return self.plain.form.path
+
 
 class Prepared(NamedTuple):
     """The known part of all requests with one head: their caller, and all but the values of their form.
@@ -224,7 +229,7 @@ class FastPath:
             plain=plain.without_secrets(),
             rights=principal.rights,
             headers=headers,
-            origin=Origin("tables", head.method, head.path, principal.name, client_request_id(head.value(REQUEST_ID))),
+            origin=Origin("tables", head.method, principal.name, client_request_id(head.value(REQUEST_ID))),
             proof=principal.proof,
             use=principal.use,
             role=known_role(head, principal) if acting else None,
