@@ -11,6 +11,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, cast
 
+from gateway.auth.principal import Proof, Use
 from gateway.http.head import REQUEST_ID, KnownHeads, Packet, Preparation
 from gateway.observe.events import Observe, RequestAnswered
 
@@ -68,13 +69,20 @@ class Origin(NamedTuple):
 
 
 class Prepared(Preparation, Protocol):
-    """All that an app knows about requests with one head. It keeps no secrets of theirs."""
+    """All that an app knows about requests with one head. It keeps no secrets of theirs.
+
+    ``proof``: that of their caller, if it can end. ``use``: of its key.
+    """
 
     @property
     def origin(self) -> Origin: ...
+    @property
+    def proof(self) -> Proof | None: ...
+    @property
+    def use(self) -> Use: ...
 
     def begin(self, packet: Packet[Any], request_id: str, client: str | None) -> Begun | None:
-        """Send what the request asks for. None if the request needs a task from the start.
+        """Send what the request of a proven caller asks for. None if the request needs a task from the start.
 
         ``client``: the address that it comes from.
         """
