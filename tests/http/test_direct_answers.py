@@ -116,6 +116,8 @@ ODD = [
         asked(PATCH, KEY, "Content-Type: application/json", *headers, body=BALANCE)
         for headers in (
             ("Fencing-Token: x",),
+            ("Fencing-Token: \0",),
+            ("Fencing-Token: 5", "Fencing-Holder: \0"),
             ("Fencing-Token: 05",),
             ("Fencing-Token: 0.6",),
             ("Fencing-Token: 6 ",),
@@ -408,6 +410,13 @@ def test_a_request_begins_without_a_task_only_while_its_caller_is_proven(left: i
     exchange: Any = SimpleNamespace(client=None)
     assert not Middleware(cast("Any", None), lambda _: None).begin(prepared, Packet(b"", b"", b"", {}), exchange)
     assert prepared.steps == steps
+
+
+async def test_a_zero_byte_stands_for_no_token_of_another_request(stage: Stage, direct_answers: list[int]) -> None:
+    """It marks the place of a token in a known head. The parser refuses it."""
+    stage.writer.write(PLAIN.replace(b"Token: 5", b"Token: \0"))
+    assert b" 400 " in await stage.answer()
+    assert direct_answers == []
 
 
 async def test_requests_behind_a_direct_one_wait_for_it(stage: Stage, direct_answers: list[int]) -> None:
