@@ -65,8 +65,8 @@ async def load(work: str, dsn: str, connections: int, seconds: float, rows: int)
     for connection in opened:
         await connection.close()
     p50, p99 = percentiles(latencies)
-    used = {"seconds": usage.seconds, "calls": usage.calls}
-    return {"requests": len(latencies), "rate": len(latencies) / seconds, "p50": p50, "p99": p99, **used}
+    requests, used = len(latencies), usage.seconds
+    return {"requests": requests, "rate": requests / seconds, "p50": p50, "p99": p99, "seconds": used}
 
 
 if __name__ == "__main__":

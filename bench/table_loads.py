@@ -71,5 +71,5 @@ def _in_background(command: list[str]) -> Iterator[None]:
 def _driven(postgres_pid: int, *arguments: str) -> Load:
     with using(postgres_pid, family=True) as database:
         seen = run_json("bench.direct_tables", *arguments)
-    load = Load.of(seen, Usage(seen["seconds"], seen["calls"]).each(int(seen["requests"])))
+    load = Load.of(seen, Usage(seen["seconds"]).each(int(seen["requests"])))
     return replace(load, database=database.each(load.requests))

@@ -2,7 +2,7 @@
 --
 -- Each function locks the rows of its locks first. The next statement has a fresh snapshot, so it sees what every
 -- session did before that worked on one of them. All other locks are left to acquire_v1 and release_v1. So these
--- functions never wait for the row of a lock.
+-- functions wait for the row of a lock only while another session makes it.
 
 -- Grant the locks that are free: without a lease, a waiter and a delay.
 -- Takes arrays of locks, holders, callers, modes, names of requests, and seconds of TTL and lock-delay. Of several
@@ -16,7 +16,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off S
 DECLARE
     locked text[];
 BEGIN
-    -- Sessions that make rows of locks make them in the order of their names, before they lock any other.
+    -- A row that another session is making is waited for. So rows are made in the order of their names, before any
+    -- other is locked.
     INSERT INTO fencing.lock (resource)
     SELECT DISTINCT u.resource COLLATE "C" FROM unnest(p_resources) AS u (resource)
     WHERE NOT EXISTS (SELECT FROM fencing.lock k WHERE k.resource = u.resource) ORDER BY 1

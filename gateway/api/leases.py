@@ -8,6 +8,7 @@ from asyncio import Future
 from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import datetime
+from time import perf_counter
 from typing import Annotated, Any, TypeAlias
 from uuid import UUID
 
@@ -190,12 +191,12 @@ def _wish(caller: str, resource: str, body: AcquireRequest) -> LockRequest:
 
 
 def _begin_acquire(services: Services, caller: str, /, resource: str, body: AcquireRequest) -> Begun | None:
-    wish = _wish(caller, resource, body)
+    began, wish = perf_counter(), _wish(caller, resource, body)
     asked = None if body.barrier else services.leases.ask(wish)
 
     def answer(asked: "Future[LockAnswer | None]") -> Response | None:
-        granted = services.leases.granted_now(asked)
-        return None if granted is None else _answer(services, granted.lease, 201 if granted.fresh else 200)
+        granted = services.leases.granted_now(wish, asked, began)
+        return None if granted is None else _answer(services, granted, 201)
 
     return None if asked is None else Begun(asked, answer)
 
@@ -251,8 +252,10 @@ async def _raised(call: Call, lease: Lease) -> Lease:
 
 
 def _begin_renewal(services: Services, caller: str, /, resource: str, lease: str, body: RenewRequest) -> Begun:
+    began = perf_counter()
+
     def answer(asked: "Future[Lease | bool]") -> Response | None:
-        renewed = services.leases.renewed_now(asked)
+        renewed = services.leases.renewed_now(asked, began)
         return None if renewed is None else _answer(services, renewed, 200)
 
     return Begun(services.leases.ask_to_renew(Renewal(resource, _lease_id(lease), caller, body.ttl)), answer)
@@ -273,10 +276,10 @@ async def renew(call: Call, resource: ResourceName, lease: LeaseId, body: RenewR
 
 
 def _begin_release(services: Services, caller: str, /, resource: str, lease: str) -> Begun | None:
-    asked = services.leases.ask_to_release(resource, _lease_id(lease), caller)
+    began, asked = perf_counter(), services.leases.ask_to_release(resource, _lease_id(lease), caller)
 
     def answer(asked: "Future[Ended | None]") -> Response | None:
-        return Response(status_code=204) if services.leases.released_now(asked) else None
+        return Response(status_code=204) if services.leases.released_now(asked, began) else None
 
     return None if asked is None else Begun(asked, answer)
 

@@ -106,7 +106,7 @@ class Begin(Protocol):
 
 
 class Prepared(NamedTuple):
-    """The known part of all requests to a route with one head. ``proof``: that of the caller, if it can end."""
+    """The known part of all requests to a route with one head."""
 
     table: "Table"
     route: "Route"
@@ -122,13 +122,12 @@ class Prepared(NamedTuple):
 
     def begin(self, packet: Packet[Any], request_id: str, client: str | None) -> Begun | None:  # noqa: ARG002
         """Do what a task does until it asks the database, and raise the same. None if the request needs a task."""
-        if packet.query_string or (self.proof is not None and not self.proof.holds()):
+        if packet.query_string:
             return None
         method, path = self.route.method, NAMING + packet.name.decode()
         found = self.table.find_path(method, path)
         if found is None or found.route is not self.route:
             return None
-        self.use.note()
         given = self.route.given(found.parts)
         self.services.authorisation.check_now(self.rights, self.route.rule, given["resource"])
         if self.route.reads is not None:
@@ -327,7 +326,7 @@ class Api:
         services = self._services
         principal = services.keys.by_bearer(head.headers, head.certificate)
         ids = client_request_id(head.value(REQUEST_ID))
-        origin = Origin(area, head.method, None, principal.name, ids)
+        origin = Origin(area, head.method, principal.name, ids)
         known = principal.rights, principal.proof, principal.use
         return Prepared(self._table, found.route, found.route.direct, services, *known, origin)
 

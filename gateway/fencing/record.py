@@ -170,7 +170,12 @@ class Attempt:
             object.__setattr__(self, "key", storable(redacted(self.key)))
         object.__setattr__(self, "target", redacted(self.target[:MAX_TARGET])[:MAX_TARGET])
         if self.program is not None:
-            object.__setattr__(self, "program", redacted(self.program[:MAX_PROGRAM])[:MAX_PROGRAM])
+            object.__setattr__(self, "program", shown_program(self.program))
+
+
+def shown_program(name: str) -> str:
+    """Return the name that a program gives itself, without credentials. It does not change what it has returned."""
+    return redacted(name[:MAX_PROGRAM])[:MAX_PROGRAM]
 
 
 @dataclass(frozen=True, slots=True)

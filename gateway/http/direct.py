@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
+from gateway.auth.principal import Proof, Use
 from gateway.http.head import REQUEST_ID, KnownHeads, Packet, Preparation
 from gateway.observe.events import Observe, RequestAnswered
 
@@ -32,15 +33,13 @@ class Answer(Protocol):
 
 
 class Begun(Protocol):
-    """A request that can be answered once ``row`` is done. ``row`` is None if it needs a task at once."""
+    """A request that can be answered once ``row`` is done. ``row`` is None if it needs a task at once.
+
+    ``path`` is as others may see it.
+    """
 
     @property
     def row(self) -> "Future[Any] | None": ...
-
-
-class Named(Begun, Protocol):
-    """A request with a path of its own."""
-
     @property
     def path(self) -> str: ...
 
@@ -55,26 +54,29 @@ class Finished(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The part of ``RequestAnswered`` that all requests with one head have in common.
-
-    ``path`` is as others may see it. If it ends in a name, it is None, and each ``Begun`` has its own.
-    """
+    """The part of ``RequestAnswered`` that all requests with one head have in common."""
 
     area: str
     method: str
-    path: str | None
     caller: str
     client_request_id: str | None
 
 
 class Prepared(Preparation, Protocol):
-    """All that an app knows about requests with one head. It keeps no secrets of theirs."""
+    """All that an app knows about requests with one head. It keeps no secrets of theirs.
+
+    ``proof``: that of their caller, if it can end. ``use``: of its key.
+    """
 
     @property
     def origin(self) -> Origin: ...
+    @property
+    def proof(self) -> Proof | None: ...
+    @property
+    def use(self) -> Use: ...
 
     def begin(self, packet: Packet[Any], request_id: str, client: str | None) -> Begun | None:
-        """Send what the request asks for. None if the request needs a task from the start.
+        """Send what the request of a proven caller asks for. None if the request needs a task from the start.
 
         ``client``: the address that it comes from.
         """
@@ -132,13 +134,13 @@ class Direct(NamedTuple):
         answer.headers.append((REQUEST_ID, request_id.encode()))
         exchange.respond(answer.status, answer.headers, answer.body)
         app.leave()
-        (area, method, path, caller, client_request_id), client = prepared.origin, exchange.client
+        (area, method, caller, client_request_id), client = prepared.origin, exchange.client
         observe(
             RequestAnswered(
                 request_id,
                 area,
                 method,
-                path or cast("Named", begun).path,
+                begun.path,
                 answer.status,
                 answer.code,
                 perf_counter() - began,

@@ -66,6 +66,9 @@ class Middleware:
         elif self.turns.limit(began):
             return False  # its task waits for its turn
         try:
+            if prepared.proof is not None and not prepared.proof.holds():
+                return False
+            prepared.use.note()
             begun = prepared.begin(packet, request_id, exchange.client and exchange.client[0])
         except Exception:  # noqa: BLE001 - the task finds out the same, and answers
             return False

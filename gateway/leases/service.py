@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from time import perf_counter
 from typing import Any, TypeAlias, TypeVar
 from uuid import UUID, uuid4
 
@@ -32,7 +33,7 @@ from gateway.fencing.lease import Granted, Lease, LockRequest, LockState, Renewa
 from gateway.fencing.token import Token
 from gateway.leases.terms import LeaseTerms
 from gateway.leases.wake_ups import WaitQueue, WaitQueues
-from gateway.observe.events import Answer, LeaseAnswered, Observe, StepReached
+from gateway.observe.events import Answer, LeaseAnswered, Observe, StageLeft, StepReached
 from gateway.observe.stages import staged
 
 QUESTIONS = 32
@@ -292,14 +293,15 @@ class LeaseService:
         self._observe(ACQUIRE_BEFORE)
         return self._granting.ask(wanted)
 
-    def granted_now(self, asking: "asyncio.Future[LockAnswer | None]") -> Granted | None:
-        """Return what a question was answered with. None if that is no lease."""
+    def granted_now(
+        self, wanted: LockRequest, asking: "asyncio.Future[LockAnswer | None]", began: float
+    ) -> Lease | None:
+        """Return the new lease that a question was answered with, if any. ``began``: when it was asked."""
         asked = asking.result()
-        if asked is None or asked.lease is None:
+        if asked is None:
             return None
-        self._observe(LeaseAnswered("granted"))
-        self._observe(ACQUIRE_AFTER)
-        return Granted(asked.lease, asked.fresh)
+        self._note("wait" if wanted.wait > 0 else "acquire", began, "granted", ACQUIRE_AFTER)
+        return asked.lease
 
     async def acquire(self, wanted: LockRequest, asking: "asyncio.Future[LockAnswer | None] | None" = None) -> Granted:
         """Return a lease, at once or after waiting in the queue for at most ``wanted.wait``.
@@ -337,13 +339,12 @@ class LeaseService:
         self._observe(RENEW_BEFORE)
         return self._renewing.ask(renewal)
 
-    def renewed_now(self, asked: "asyncio.Future[Lease | bool]") -> Lease | None:
-        """Return the renewed lease. None if it is lost or another caller's."""
+    def renewed_now(self, asked: "asyncio.Future[Lease | bool]", began: float) -> Lease | None:
+        """Return the renewed lease. None if it is lost or another caller's. ``began``: when it was asked for."""
         renewed = asked.result()
         if not isinstance(renewed, Lease):
             return None
-        self._observe(LeaseAnswered("renewed"))
-        self._observe(RENEW_AFTER)
+        self._note("renew", began, "renewed", RENEW_AFTER)
         return renewed
 
     async def renew(self, renewal: Renewal, asked: "asyncio.Future[Lease | bool] | None" = None) -> Lease:
@@ -395,12 +396,11 @@ class LeaseService:
         self._observe(RELEASE_BEFORE)
         return self._ending.ask((resource, lease, caller))
 
-    def released_now(self, asked: "asyncio.Future[Ended | None]") -> bool:
-        """Return whether the lease has ended."""
+    def released_now(self, asked: "asyncio.Future[Ended | None]", began: float) -> bool:
+        """Return whether the lease has ended. ``began``: when that was asked for."""
         if asked.result() is None:
             return False
-        self._observe(LeaseAnswered("released"))
-        self._observe(RELEASE_AFTER)
+        self._note("release", began, "released", RELEASE_AFTER)
         return True
 
     async def release(
@@ -521,6 +521,12 @@ class LeaseService:
         left = self._leaving.ask((resource, ticket))
         left.add_done_callback(lambda left: left.cancelled() or left.exception())
         return left
+
+    def _note(self, stage: str, began: float, answer: Answer, step: StepReached) -> None:
+        """Note of a request without a task what its task would have noted."""
+        self._observe(StageLeft("leases", stage, perf_counter() - began, None))
+        self._observe(LeaseAnswered(answer))
+        self._observe(step)
 
     async def _found(self, asking: "asyncio.Future[LockAnswer | None] | None") -> LockAnswer | None:
         """Return the lease of a lock that was free. None if another question has to be asked, which finds the same."""

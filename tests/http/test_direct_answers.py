@@ -6,7 +6,9 @@ import random
 import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise, product
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
@@ -14,11 +16,13 @@ import asyncpg
 import pytest
 
 from gateway import app
+from gateway.auth.principal import Proof, Use
 from gateway.db import database, rights
 from gateway.http import connection as http_connection
 from gateway.http import direct
 from gateway.http.connection import Connection
-from gateway.http.direct import Finishing
+from gateway.http.direct import Finishing, Origin
+from gateway.http.head import Packet
 from gateway.http.middleware import Middleware
 from gateway.observe.events import RequestAnswered, WriteAccepted
 from gateway.tables.execute.fast_path import FastPath
@@ -112,6 +116,8 @@ ODD = [
         asked(PATCH, KEY, "Content-Type: application/json", *headers, body=BALANCE)
         for headers in (
             ("Fencing-Token: x",),
+            ("Fencing-Token: \0",),
+            ("Fencing-Token: 5", "Fencing-Holder: \0"),
             ("Fencing-Token: 05",),
             ("Fencing-Token: 0.6",),
             ("Fencing-Token: 6 ",),
@@ -370,9 +376,47 @@ async def stage(
 
 
 async def test_known_heads_keep_no_api_key(stage: Stage) -> None:
+    for _ in range(3):
+        stage.writer.write(asked(PATCH, KEY, "User-Agent: x?api_key=secret", "Fencing-Token: 5", body=BALANCE))
+        assert b" 204 " in await stage.answer()
     kept = repr(vars(stage.serving.app.known_heads))
     assert "/v1/tables/accounts" in kept
     assert API_KEY not in kept
+    assert "x?api_key=[redacted]" in kept
+    assert "api_key=secret" not in kept
+
+
+class Proven(Use):
+    """Requests with one head, whose caller has shown a key and a certificate. Each of them needs a task after all."""
+
+    origin = Origin("tables", "GET", "/", "ann", None)
+
+    def __init__(self, left: int) -> None:
+        """``left``: the seconds for which the certificate lasts."""
+        now, self.steps = datetime.now(UTC), list[str]()
+        self.proof, self.use = Proof(now + timedelta(seconds=left), lambda: now), self
+
+    def note(self) -> None:
+        self.steps.append("noted")
+
+    def begin(self, *_: object) -> None:
+        self.steps.append("begun")
+
+
+@pytest.mark.parametrize(("left", "steps"), [(1, ["noted", "begun"]), (0, [])])
+def test_a_request_begins_without_a_task_only_while_its_caller_is_proven(left: int, steps: list[str]) -> None:
+    """Whatever app it is for: no app has to look at that itself."""
+    prepared: Any = Proven(left)
+    exchange: Any = SimpleNamespace(client=None)
+    assert not Middleware(cast("Any", None), lambda _: None).begin(prepared, Packet(b"", b"", b"", {}), exchange)
+    assert prepared.steps == steps
+
+
+async def test_a_zero_byte_stands_for_no_token_of_another_request(stage: Stage, direct_answers: list[int]) -> None:
+    """It marks the place of a token in a known head. The parser refuses it."""
+    stage.writer.write(PLAIN.replace(b"Token: 5", b"Token: \0"))
+    assert b" 400 " in await stage.answer()
+    assert direct_answers == []
 
 
 async def test_requests_behind_a_direct_one_wait_for_it(stage: Stage, direct_answers: list[int]) -> None:

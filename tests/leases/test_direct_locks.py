@@ -17,7 +17,7 @@ from gateway.db import leases
 from gateway.errors import OutcomeUnknown
 from gateway.http.connection import Connection
 from gateway.http.middleware import Middleware
-from gateway.observe.events import LeaseAnswered, RequestAnswered, StepReached
+from gateway.observe.events import LeaseAnswered, RequestAnswered, StageLeft, StepReached
 from tests.leases.asking import CALLERS, OTHER_KEY
 from tests.postgres import Server, fresh_database
 from tests.running import API_KEY, Events, config, running
@@ -213,10 +213,15 @@ async def outcome(server: Server) -> tuple[list[Any], list[Any], list[Any]]:
             client.leases.clear()
             client.leases["job_1"] = NOBODY
         told: list[Any] = [
-            one._replace(request_id="", seconds=0.0, sent=0) if isinstance(one, RequestAnswered) else one
+            one._replace(request_id="", seconds=0.0, sent=0)
+            if isinstance(one, RequestAnswered)
+            else one._replace(seconds=0.0)
+            if isinstance(one, StageLeft)
+            else one
             for one in events
             if isinstance(one, (RequestAnswered, LeaseAnswered))
             or (isinstance(one, StepReached) and one.name.startswith("leases."))
+            or (isinstance(one, StageLeft) and one.area == "leases")
         ]
         assert not re.search(LEASE.replace("[0-9a-fA-F]", "[0-9a-f]"), "".join(str(one) for one in told))
         rows = await rows_of(dsn, RECORDED, HELD, ISSUED)

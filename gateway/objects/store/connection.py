@@ -49,18 +49,6 @@ class BodyStream:
 class Answer:
     """An answer whose head is here. Read its body to the end, or ``close`` it."""
 
-    __slots__ = (
-        "_buffered",
-        "_connection",
-        "_failure",
-        "_pieces",
-        "_waiter",
-        "headers",
-        "is_early",
-        "is_whole",
-        "status",
-    )
-
     def __init__(self, connection: "_Connection") -> None:
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []

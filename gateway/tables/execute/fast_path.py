@@ -38,7 +38,7 @@ from gateway.db.fences import Claim
 from gateway.db.pool import wants_retry
 from gateway.errors import FenceRefusal, GatewayError, SqlError, Unavailable
 from gateway.fencing.decision import Enforcement, Equal
-from gateway.fencing.record import Attempt, Rejection, refusal_error
+from gateway.fencing.record import Attempt, Rejection, refusal_error, shown_program
 from gateway.fencing.token import Token
 from gateway.http.body import LARGE, SMALL
 from gateway.http.direct import Origin
@@ -112,14 +112,18 @@ class Candidate:
     role: Callable[[], Role] | None = None
     sender: Callable[[], Sender] | None = None
 
+    @property
+    def path(self) -> str:
+        assert self.plain is not None
+        return self.plain.form.path
+
 
 class Prepared(NamedTuple):
     """The known part of all requests with one head: their caller, and all but the values of their form.
 
-    ``headers``: of all answers to them. ``proof``: that of the caller, if it can end. ``use``: of its key, if any.
-    ``role``: of the database, if not the gateway's own. ``caller``: all anonymous ones of such requests share a share.
-    ``changing``: the headers that not all of them have in common.
-    ``sender``: that of each request, but for its query, its id and the address of its client.
+    ``headers``: of all answers to them. ``role``: of the database, if not the gateway's own. ``caller``: all anonymous
+    ones of such requests share a share. ``changing``: the headers that not all of them have in common. ``sender``: that
+    of each request, but for its query, its id and the address of its client.
     """
 
     fast_path: "FastPath"
@@ -128,7 +132,7 @@ class Prepared(NamedTuple):
     headers: Headers
     origin: Origin
     proof: Proof | None
-    use: Use | None
+    use: Use
     role: KnownRole | None
     caller: Caller
     sender: Sender
@@ -140,10 +144,6 @@ class Prepared(NamedTuple):
 
     def begin(self, packet: Packet[Any], request_id: str, client: str | None) -> Candidate | None:
         """Send the statement of a plain request of a known form. None if the request needs a task."""
-        if self.proof is not None and not self.proof.holds():
-            return None
-        if self.use is not None:
-            self.use.note()
         CALLER.set(self.caller)  # for a statement that takes a session of its own
         plain = self.plain.with_query(packet.query_string)
         role = self.role and partial(self.role.of, self.changing)
@@ -224,12 +224,14 @@ class FastPath:
             plain=plain.without_secrets(),
             rights=principal.rights,
             headers=headers,
-            origin=Origin("tables", head.method, head.path, principal.name, client_request_id(head.value(REQUEST_ID))),
+            origin=Origin("tables", head.method, principal.name, client_request_id(head.value(REQUEST_ID))),
             proof=principal.proof,
             use=principal.use,
             role=known_role(head, principal) if acting else None,
             caller=Caller(principal.name, is_anonymous=principal.is_anonymous),
-            sender=Sender.of(head, {}, principal, capture)._replace(query="", role=None),
+            sender=Sender.of(head, {}, principal, capture)._replace(
+                query="", role=None, program=head.program and shown_program(head.program)
+            ),
         )
 
     def begin(self, candidate: Candidate, query_string: bytes, content: bytes) -> None:
