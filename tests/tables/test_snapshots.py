@@ -45,9 +45,10 @@ TAKE_OVER = "SELECT decision FROM fencing.claim_v1($1, 0, 6, 'newer', 'newer', f
 
 @pytest.fixture(scope="module", autouse=True)
 def patient_locks() -> Iterator[None]:
-    """A batch goes on waiting for a row."""
+    """A batch goes on waiting for a row, or at the gate."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "SHARED_LOCK_TIMEOUT", PATIENCE)
+        patch.setattr(store, "SHARED_STATEMENT_TIMEOUT", PATIENCE)
         yield
 
 

@@ -280,8 +280,9 @@ class StoreClient:
         moment: datetime,
     ) -> StoreResponse:
         query, signed = self._signed(method, raw_path, query, headers, moment)
-        head = _head(method, raw_path, query, [*signed, *SENT_ALONG.get()], body)  # the latter are not signed
         with asking(self._observe, "s3", method, raw_path) as asked:
+            # These headers are not signed: a proxy may change them. They name the span that has just begun.
+            head = _head(method, raw_path, query, [*signed, *SENT_ALONG.get()], body)
             try:
                 limit = self._timeout
                 answer = await connections.ask(method, head, body, connect=_connect_timeout(limit), limit=limit)
