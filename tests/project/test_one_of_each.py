@@ -19,6 +19,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "http": "a connection, and an answer that ends with its client",
         "db.database": "a probe that all who ask share",
         "db.servers": "several servers are asked at once, and the first answer counts",
+        "objects.store.connection": "a body goes out while an answer may come",
         "objects.store.probe": "writers that race on purpose",
         "reloading": "gateways come and go while it runs",
         "tables.execute.batches": "a request beside its batch",
