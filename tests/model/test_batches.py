@@ -46,7 +46,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The committed state: tokens of fences, and those of the last write of each row. ``acknowledged``: by resource."""
+    """The committed state: the token of each fence and of the last write of each row. ``acknowledged``: by resource."""
 
     batches: tuple[Batch, ...]
     fences: Values = (0, 0)
