@@ -5,8 +5,11 @@ Against a raw socket on the loopback, so that what is asserted is what stood on 
 
 import asyncio
 import gzip
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
@@ -16,7 +19,8 @@ from gateway.auth.sigv4 import RequestHead, verify
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
 from gateway.objects.s3.answers import Applied, Found, NotSent, Rejected, Unknown
 from gateway.objects.store import client
-from gateway.objects.store.connection import BodyStream
+from gateway.objects.store.connection import BodyStream, Connections
+from tests.certificate_authority import SERVER, Authority
 from tests.clock import Clock
 from tests.objects.wire import AT, HANG, OK, RESET, Store, answer, listening, put, upstream
 
@@ -197,6 +201,25 @@ async def test_a_write_does_not_take_a_connection_that_the_store_has_closed() ->
     assert store.connections == 3
 
 
+async def test_a_cancelled_request_leaves_a_connection_that_is_not_its_own_any_more(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep = Connections.keep
+
+    def cancelling(*arguments: Any) -> None:
+        keep(*arguments)
+        asked.cancel()
+
+    async with upstream(store) as up:
+        with monkeypatch.context() as patched:
+            patched.setattr(Connections, "keep", cancelling)
+            asked = asyncio.create_task(up.send("GET", "/bucket/key"))
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+        assert isinstance(await put(up), Applied)
+    assert store.connections == 1
+
+
 async def test_a_small_body_goes_out_in_one_packet_with_its_head() -> None:
     packets: list[bytes] = []
 
@@ -239,11 +262,19 @@ async def test_an_answer_ends_where_its_head_says(said: bytes, body: bytes, kept
     assert store.connections == (1 if kept or b"with the connection" in said else 2)
 
 
-@pytest.mark.parametrize(("more", "kept"), [(b"", True), (b"0\r\n\r\n", False), (b"body\r\n\r\n", False)])
-async def test_what_follows_the_answer_to_a_head_is_not_the_next_answer(more: bytes, kept: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize(
+    ("more", "late", "kept"),
+    [(b"", 0, True), (b"0\r\n\r\n", 0, False), (b"body\r\n\r\n", 0, False), (b"bo", 3, False)],
+)
+async def test_what_follows_the_answer_to_a_head_is_not_the_next_answer(more: bytes, late: int, kept: bool) -> None:  # noqa: FBT001
+    """``late``: the bytes that come in a packet of their own."""
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nContent-Length: 4\r\n\r\n' + more)
+        said = b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nContent-Length: 4\r\n\r\n' + more
+        writer.write(said[: len(said) - late])
+        await asyncio.sleep(0.05)
+        writer.write(said[len(said) - late :])
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer(200, b"next"))
 
@@ -251,6 +282,63 @@ async def test_what_follows_the_answer_to_a_head_is_not_the_next_answer(more: by
         assert isinstance(await up.head(("bucket", "key")), Found)
         await up.head(("bucket", "key"))
     assert store.connections == (1 if kept else 2)
+
+
+UNTIL_THE_END = b"HTTP/1.1 200 OK\r\n\r\nabc"
+
+
+async def test_an_answer_that_the_gateway_breaks_off_is_not_whole() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(UNTIL_THE_END)
+        await reader.read()
+
+    async with listening(serve) as store:
+        async with upstream(store) as up:
+            response = await up.send("GET", "/bucket/key")
+        with pytest.raises(Unavailable, match="broke off"):
+            await response.read()
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 103 Early Hints\r\nX: y\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: "])
+async def test_a_head_without_an_end_is_given_up(said: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        while True:
+            writer.write(said * 100 if said.endswith(b"\n") else b"y" * 4096)
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    async with listening(serve) as store, upstream(store) as up, asyncio.timeout(20):
+        with pytest.raises(Unavailable, match="no end"):
+            await up.send("GET", "/bucket/key")
+
+
+def served_by(authority: Authority, name: str, folder: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue(folder / "store.pem", name, purposes=[SERVER]))
+    return context
+
+
+@pytest.fixture
+def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
+    """The authority that the gateway trusts."""
+    authority, file = Authority("ours"), tmp_path / "authority.pem"
+    file.write_bytes(authority.certificate)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    return authority
+
+
+async def test_only_a_store_that_proves_its_name_receives_anything(authority: Authority, tmp_path: Path) -> None:
+    for signer, name, expected in (
+        (authority, "IP:127.0.0.1", Applied),
+        (authority, "DNS:store.example.com", NotSent),
+        (Authority("another"), "IP:127.0.0.1", NotSent),
+    ):
+        async with listening(tls=served_by(signer, name, tmp_path)) as store, upstream(store, scheme="https") as up:
+            assert isinstance(await put(up), expected)
+        assert len(store.received) == (expected is Applied)
 
 
 async def test_a_slow_reader_holds_the_store_back() -> None:
@@ -403,6 +491,17 @@ async def test_a_store_that_never_answers_a_whole_stream_times_out() -> None:
     async with listening(mute) as store, upstream(store, timeout=0.3) as up, asyncio.timeout(20):
         with pytest.raises(OutcomeUnknown, match="timed out"):
             await up.send("PUT", "/bucket/key", body=BodyStream(pieces(10), 10), signed_at=AT)
+
+
+@pytest.mark.usefixtures("patient_connects")
+async def test_a_stream_that_is_cancelled_keeps_nothing_waiting(store: Store) -> None:
+    async def cancelled() -> AsyncIterator[bytes]:
+        yield bytes(5)
+        raise asyncio.CancelledError
+
+    async with upstream(store, timeout=0.3) as up, asyncio.timeout(20):
+        with pytest.raises(OutcomeUnknown, match="timed out"):
+            await up.send("PUT", "/bucket/key", body=BodyStream(cancelled(), 10), signed_at=AT)
 
 
 @pytest.mark.parametrize("closing", [False, True], ids=["goes on listening", "hangs up"])

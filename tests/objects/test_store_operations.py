@@ -107,6 +107,10 @@ async def test_every_write_is_conditional(store: Store, quoted: bool, etag: byte
         (RESET, Unknown("The store did not answer: it closed the connection.")),
         (b"not HTTP at all\r\n\r\n", Unknown("The store did not answer: it does not speak HTTP.")),
         (
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
+            Unknown("The store did not answer: it does not speak HTTP."),
+        ),
+        (
             b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nContent-Length: 9999\r\n\r\nbroken',
             Unknown("The store's answer broke off: it closed the connection."),
         ),

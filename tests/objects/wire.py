@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -97,10 +98,10 @@ class Store:
 
 
 @asynccontextmanager
-async def listening(serve: Serve | None = None) -> AsyncIterator[Store]:
+async def listening(serve: Serve | None = None, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Store]:
     """A store on a free port. ``serve``: what it does with a connection, instead of answers to requests."""
     store = Store(serving=serve)
-    server = await asyncio.start_server(store.serve, "127.0.0.1", 0, limit=2**16 if serve else 2**22)
+    server = await asyncio.start_server(store.serve, "127.0.0.1", 0, ssl=tls, limit=2**16 if serve else 2**22)
     store.port = server.sockets[0].getsockname()[1]
     yield store
     server.close()

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import cast
 
-from httptools import HttpParserError, HttpResponseParser
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 # Stores close idle connections after 5 seconds or more. A request that meets the closing has an unknown outcome, so the
@@ -259,7 +259,7 @@ class _Connection(asyncio.Protocol):
             while not answer.status:
                 await answer.progress()
         except BaseException:
-            self.abort()
+            answer.close()  # a whole one has left the connection to another request already
             raise
         return answer
 
@@ -286,8 +286,10 @@ class _Connection(asyncio.Protocol):
         missing = body.length
         while True:
             self._awaits_source = True
-            chunk = await anext(body.chunks, None)
-            self._awaits_source, self._since = False, self._progressed()
+            try:
+                chunk = await anext(body.chunks, None)
+            finally:
+                self._awaits_source, self._since = False, self._progressed()
             if chunk is None:
                 break
             missing -= len(chunk)
@@ -330,7 +332,7 @@ class _Connection(asyncio.Protocol):
             self._break_off("timed out")
 
     def _break_off(self, reason: str) -> None:
-        self.closed_early, self._failure, self._ends_by_closing = False, reason, False
+        self.closed_early, self._failure = False, reason
         if self._answer is not None:
             self._answer.fail(BrokenOffError(reason))
         self.abort()
@@ -341,20 +343,18 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._pool.add(self)
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, _: Exception | None) -> None:
         self._pool.forget(self)
         self.resume_writing()
-        answer = self._answer
-        if answer is None:
-            return
-        if error is None and self._ends_by_closing:
-            self._end(answer)
-        else:
-            self._stop_timer()
-            answer.fail(BrokenOffError(self._failure))
+        self._stop_timer()
+        if self._answer is not None:
+            self._answer.fail(BrokenOffError(self._failure))
 
     def eof_received(self) -> None:
-        self._transport.abort()  # a store that has ended its side reads no more of a request
+        # The store has ended its side, and reads no more of a request.
+        if self._answer is not None and self._ends_by_closing:
+            self._end(self._answer)
+        self._transport.abort()
 
     def pause_writing(self) -> None:
         self._drained = self._loop.create_future()
@@ -372,22 +372,21 @@ class _Connection(asyncio.Protocol):
             self.abort()
             return
         self.closed_early, self._since = False, self._progressed()
-        if not answer.status:
-            self._head_size += len(data)
-            if self._head_size > _MAX_HEAD and b"\r\n\r\n" not in data:
-                self._break_off("its head has no end")
-                return
         try:
             self._parser.feed_data(data)
-        except HttpParserError:
+        except (HttpParserError, HttpParserUpgrade):
             if not self._is_over:
                 self._break_off("it does not speak HTTP")
                 return
             self._is_spoilt = True
         if self._is_over:
             # Ceph ends the answer to some HEADs as if it had a body. The next answer would begin there.
-            self._is_spoilt = self._is_spoilt or (self._is_head and data.find(b"\r\n\r\n") + 4 != len(data))
+            self._is_spoilt = self._is_spoilt or (self._is_head and data.split(b"\r\n\r\n", 1)[1:] != [b""])
             self._end(answer)
+        elif not answer.status:
+            self._head_size += len(data)
+            if self._head_size > _MAX_HEAD:  # of interim answers, too
+                self._break_off("its head has no end")
 
     def _end(self, answer: Answer) -> None:
         """Let the answer go: it is whole. Keep the connection if it is good for another request."""
