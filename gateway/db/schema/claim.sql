@@ -251,7 +251,7 @@ END
 $function$;
 
 -- Do what claim_v1 does for writes of several senders: raise the fences that are lower, and leave all others alone.
--- Each write looks at its own fence afterwards, in a statement of its own.
+-- Each write looks at its own fence afterwards, in a later statement.
 --
 -- Takes an array of objects with resource, epoch, value, holder and caller. The resources are different.
 -- Returns how many fences it has raised. Null for null.
