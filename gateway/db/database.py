@@ -360,8 +360,8 @@ class Database:
     ) -> list[Record]:
         """Return the rows of one writing statement for each of ``arguments``, in one round trip and one transaction.
 
-        Each statement has its own snapshot. If one of them fails, all are rolled back. ``patient``: on one of the
-        sessions that wait longer.
+        A statement may do several writes, which share its snapshot. If one statement fails, all are rolled back.
+        ``patient``: on one of the sessions that wait longer.
         """
         sessions = self._sessions if patient else self._shared
         return await self._alone(asyncpg.Connection.fetchmany, OutcomeUnknown, sql, (arguments,), sessions)

@@ -15,7 +15,9 @@ import pytest
 from gateway.db.database import Database, Record
 from gateway.db.pool import Session
 from gateway.observe.events import BatchBegun, Event, StepReached, WriteAccepted
+from gateway.tables.dialect.body import Payload
 from gateway.tables.execute import batches
+from gateway.tables.execute.recipes import WriteRecipe
 from tests.tables.asking import Send, answered, change, row, rows
 from tests.waiting import PATIENCE, waiting
 
@@ -342,6 +344,53 @@ async def test_new_resources_share_a_round_trip(
     found = await rows(held, "SELECT resource, value FROM fencing.fence WHERE value = 1 ORDER BY resource")
     assert len(found) == 2 * ACCOUNTS + 1
     assert await rows(held, TAKEN_OVER) == [], "nobody is overtaken"
+
+
+async def test_new_rows_with_the_names_of_each_other_are_refused_alone(
+    write: Send, held: Database, statements: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here, the gateway takes two bodies for those of the other resource. Both fences carry the token."""
+    numbers = range(200, 210)
+
+    async def inserted() -> list[httpx.Response]:
+        await change(held, "DELETE FROM accounts WHERE id >= 200")
+        return await asyncio.gather(*(write("POST", "/accounts", {"id": n, "balance": n}, token=1) for n in numbers))
+
+    for _ in range(2):
+        for answer in await inserted():
+            answered(answer, 201)
+    real, swapped = WriteRecipe.resource, {name(203): name(206), name(206): name(203)}
+
+    def misread(recipe: WriteRecipe, values: Sequence[str], payload: Payload | None) -> str | None:
+        found = real(recipe, values, payload)
+        return swapped.get(found or "", found)
+
+    monkeypatch.setattr(WriteRecipe, "resource", misread)
+    del statements[:]
+    for number, answer in zip(numbers, await inserted(), strict=True):
+        answered(answer, 422, "resource-mismatch") if number in (203, 206) else answered(answer, 201)
+    assert statements == [1]
+    found = await rows(held, "SELECT id FROM accounts WHERE id >= 200 ORDER BY id")
+    assert found == [(number,) for number in numbers if number not in (203, 206)]
+
+
+async def test_a_new_row_whose_name_is_stored_in_another_way_is_refused_alone(
+    write: Send, tables: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Before the catalog is read for the first time. It is not read twice in a second.
+    await change(tables, "CREATE TABLE codes (code varchar(3), place int, PRIMARY KEY (code, place))")
+    statements = counting(monkeypatch, len)
+    for first in (10, 20, 30):
+        codes = [("abc", first), ("abc ", first + 1), ("def", first + 2)]
+        answers = await asyncio.gather(
+            *(write("POST", "/codes", {"code": code, "place": place}, token=1) for code, place in codes)
+        )
+        answered(answers[0], 201)
+        answered(answers[1], 422, "resource-mismatch")
+        answered(answers[2], 201)
+    assert statements[-1] == 2, "a claim, and one statement for all"
+    found = await rows(tables, "SELECT code, place FROM codes ORDER BY place")
+    assert found == [(code, first + place) for first in (10, 20, 30) for code, place in (("abc", 0), ("def", 2))]
 
 
 async def test_one_that_fails_undoes_its_own_raise_only(write: Send, held: Database, trips: list[int]) -> None:

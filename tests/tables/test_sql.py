@@ -107,6 +107,13 @@ def test_the_fenced_statement_touches_nothing_without_its_fence_row() -> None:
         assert "FROM fencing.intent" in text
 
 
+def test_only_inserts_that_give_all_of_their_name_share_a_statement() -> None:
+    for columns, shared in (("id",), True), (("id", "note"), True), (("note",), False):
+        statement, _ = write("POST", b"", *columns, fenced=True)
+        assert (statement.together is not None) is shared
+        assert statement.size == len(statement.text) + (len(statement.together.text) if statement.together else 0)
+
+
 def test_the_name_of_a_row_is_compared_byte_by_byte() -> None:
     named = naming(ACCOUNTS, Rule(Template.parse("it's/{owner}/x/{id}")))
     assert name_expression(named) == (

@@ -412,7 +412,7 @@ class FastPath:
         profile = self._profile(plain, b"accept-profile", cached)
         recipe = recipes.read_recipe(plain, request, cached, statement, values, profile)
         if recipe is not None:
-            size = 0 if plain.form in self._learnt else plain.form.size + len(statement.text)
+            size = 0 if plain.form in self._learnt else plain.form.size + statement.size
             self._learnt.remember(plain.form, recipe, size)
 
     def _learn_write(
@@ -434,7 +434,7 @@ class FastPath:
         learnt = self._learnt.get(plain.form)
         if not isinstance(learnt, WriteRecipes):
             learnt = WriteRecipes(cached.name, write.request.query.columns)
-        size = 0 if columns in learnt.by_body else plain.form.size + len(statement.text)
+        size = 0 if columns in learnt.by_body else plain.form.size + statement.size
         learnt.by_body.remember(columns, recipe)
         self._learnt.remember(plain.form, learnt, size)
 

@@ -52,6 +52,11 @@ class Statement:
     tables: tuple[str, ...] = ()
     together: "Statement | None" = None
 
+    @property
+    def size(self) -> int:
+        """Return the characters of all its text."""
+        return len(self.text) + (self.together.size if self.together else 0)
+
     def arrange(self, values: dict[str, object]) -> list[object]:
         return [values[name] for name in self.names]
 
@@ -124,9 +129,8 @@ def kept(make: Callable[[Shape], Statement]) -> Callable[[Shape], Statement]:
         statement = statements.get(shape)
         if statement is None:
             statement = make(shape)
-            size = len(statement.text) + (len(statement.together.text) if statement.together else 0)
-            if size <= LONGEST_KEPT:
-                statements.remember(shape, statement, size)
+            if statement.size <= LONGEST_KEPT:
+                statements.remember(shape, statement, statement.size)
         return statement
 
     return made

@@ -185,14 +185,16 @@ class Statements:
 
     def _write(self, shape: WriteShape) -> Statement:
         statement = self._write_one(shape)
-        return replace(statement, together=self._write_together(shape)) if _may_be_together(shape) else statement
+        if self._named is None or not _may_be_together(shape, self._named):
+            return statement
+        return replace(statement, together=self._write_together(shape))
 
     def _write_together(self, shape: WriteShape) -> Statement:
         """Return the statement of several writes, each under another resource, which its values name.
 
         They share a snapshot, and each fence is looked at and locked as for one of them. An update has only rows of its
-        own resource, so no row is of two updates. A new row does not tell which request it is of. Each has exactly one
-        row of its name, or an error undoes all. A name that is stored in another way would be the name of two rows.
+        own resource, so no row is of two updates. A new row does not tell which request it is of. So the values of each
+        body must have the name of its own request, and each request exactly one row of its name. An error undoes all.
         """
         assert self._named is not None
         asked = _asked(shape)
@@ -204,7 +206,10 @@ class Statements:
         stray: ColumnElement[Any]
         held, first = fence.c.number.is_not(None), asked.c.number == sa.literal_column("1")
         if shape.action == "POST":
+            given: ColumnElement[Any] = sa.literal_column(name_expression(self._named, _BODY))
             rows = sa.select(*body.values.values()).select_from(fence, *body.sources)
+            refused = sa.func.fencing.refuse_mismatch_v1(given)
+            rows = rows.where(sa.case((given == fence.c.resource, sa.true()), else_=refused))
             added = postgresql.insert(self._target).from_select([self._target.c[one] for one in body.values], rows)
             write = added.returning(name).cte(_WRITE)
             own = write.c.name == asked.c.resource
@@ -399,8 +404,8 @@ class _Body:
     sources: list[Any]
 
 
-def name_expression(named: Naming) -> str:
-    """Return SQL for the resource name of a row, NULL if a column of the name is.
+def name_expression(named: Naming, source: str | None = None) -> str:
+    """Return SQL for the resource name of a row, NULL if a column of the name is. ``source``: not the table itself.
 
     Names are compared byte by byte, with any collation of the columns: a case-insensitive one must not make two names
     equal.
@@ -410,7 +415,7 @@ def name_expression(named: Naming) -> str:
         if literal:
             pieces.append(string(literal))
         if column is not None:
-            value = reference(named.table.name, column.name)
+            value = reference(source or named.table.name, column.name)
             # The cast to the type we know changes nothing, but fails should the column have got another type meanwhile.
             plain = column.base_type in _PLAIN_TYPES
             pieces.append(f"{value}::{column.base_type}::text" if plain else f"fencing.escape_v1({value}::text)")
@@ -441,10 +446,15 @@ _Claimed: TypeAlias = Mapping[str, ColumnElement[Any]] | ReadOnlyColumnCollectio
 _ONE: _Claimed = {name: bound(name, type_) for name, type_ in _CLAIM.items()}
 
 
-def _may_be_together(shape: WriteShape) -> bool:
-    """Return whether one statement can do such writes of several requests: of one row each, and without rows back."""
+def _may_be_together(shape: WriteShape, named: Naming) -> bool:
+    """Return whether one statement can do such writes of several requests: of one row each, and without rows back.
+
+    An insert has to give all values of its name.
+    """
     special = shape.rows or shape.location or shape.guarded or shape.tagged or shape.located or shape.fill_defaults
     plain = shape.action in ("PATCH", "POST") and shape.conflict is None and not shape.default_row
+    if shape.action == "POST" and not set(named.fields) <= set(shape.columns):
+        return False
     return shape.fenced and plain and not special and all(map(_is_plain, shape.filters))
 
 
