@@ -127,11 +127,13 @@ class Lane(Generic[Item, Answer]):
         return not (self._waiting or self._under_way or self._occupied)
 
     async def close(self, seconds: float) -> None:
-        """Wait for the batches under way, for at most so many ``seconds``; cancel what is left then."""
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=seconds)
-            for task in late:
-                task.cancel()
+        """Wait for the batches under way and those behind them, for at most so many ``seconds``; cancel the rest."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + seconds
+        while self._tasks and (left := ends - loop.time()) > 0:
+            await asyncio.wait(self._tasks, timeout=left)
+        for task in self._tasks:
+            task.cancel()
 
     def _delay(self) -> float:
         return 0.0 if self._pause is None else self._ended + self._pause() - asyncio.get_running_loop().time()

@@ -70,6 +70,13 @@ class GatewayError(Exception):
         if retry_after is not None:
             self.retry_after = retry_after
 
+    def __copy__(self) -> Self:
+        """Let each request of a batch that failed have an error of its own, whatever this kind is made from."""
+        other = type(self).__new__(type(self), *self.args)
+        other.__dict__.update(self.__dict__)
+        other.__cause__ = self.__cause__
+        return other
+
     @property
     def cause(self) -> "GatewayError":
         """Return the first error that led to this one. The database's own refusal is left to its translation."""
@@ -636,10 +643,6 @@ class SqlError(GatewayError):
         self.sqlstate = sqlstate
         self.detail = detail
         self.hint = hint
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Let each request of a batch that failed get a copy of its own."""
-        return type(self), (self.sqlstate, self.message), self.__dict__
 
 
 class RaiseUnsecured(Exception):

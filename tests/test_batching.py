@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.batching import Lane
-from gateway.errors import OutcomeUnknown, Unavailable
+from gateway.errors import GatewayError, OutcomeUnknown, SessionsShared, SqlError, Unavailable
 from tests.clock import Clock
 from tests.waiting import PATIENCE
 
@@ -189,6 +189,22 @@ async def test_no_member_is_sent_again_if_the_batch_may_have_taken_effect(databa
     assert database.alone == []
 
 
+@pytest.mark.parametrize("error", [SqlError("42883", "no such function", hint="create it"), SessionsShared()], ids=repr)
+async def test_each_sender_gets_a_copy_of_any_error_with_its_cause(error: GatewayError) -> None:
+    error.__cause__ = ZeroDivisionError()
+
+    async def fail(_: Sequence[int]) -> Sequence[int]:
+        raise error
+
+    lane: Lane[int, int] = Lane(fail, most=4)
+    answers = await asyncio.gather(lane.ask(1), lane.ask(2), return_exceptions=True)
+    assert len({id(answer) for answer in [*answers, error]}) == 3
+    for answer in answers:
+        assert isinstance(answer, type(error))
+        assert (str(answer), vars(answer)) == (str(error), vars(error))
+        assert answer.__cause__ is error.__cause__
+
+
 async def test_a_lone_request_goes_alone_where_the_owner_says_so(database: Database) -> None:
     assert await database.lane(lone_alone=True).ask(1) == 2
     assert (database.batches, database.alone) == ([], [1])
@@ -252,6 +268,21 @@ async def test_a_request_that_was_cancelled_before_its_batch_is_not_sent(databas
     database.open.set()
     assert (await first, await present) == (2, 6)
     assert database.batches == [[1], [3]]
+
+
+async def test_closing_waits_for_the_batch_behind_the_one_under_way(database: Database) -> None:
+    lane = database.lane()
+    asked = [lane.ask(1)]
+    await settled()
+    asked.append(lane.ask(2))
+    closing = asyncio.create_task(lane.close(PATIENCE))
+    await settled()
+    database.answer_once()
+    await settled()
+    assert not closing.done()
+    database.open.set()
+    await closing
+    assert [answer.result() for answer in asked] == [2, 4]
 
 
 async def test_closing_leaves_no_request_without_an_answer(database: Database) -> None:
