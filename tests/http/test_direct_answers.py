@@ -389,7 +389,7 @@ async def test_known_heads_keep_no_api_key(stage: Stage) -> None:
 class Proven(Use):
     """Requests with one head, whose caller has shown a key and a certificate. Each of them needs a task after all."""
 
-    origin = Origin("tables", "GET", "/", "ann", None)
+    origin = Origin("tables", "GET", "ann", None)
 
     def __init__(self, left: int) -> None:
         """``left``: the seconds for which the certificate lasts."""

@@ -113,6 +113,22 @@ async def test_a_takeover_between_the_snapshot_and_the_lock_wins(
     assert found == [(number, 6 if number in taken else 5) for number in WRITERS]
 
 
+async def test_rows_are_locked_in_the_order_of_their_names(
+    write: Send, tables: Database, session: asyncpg.Connection
+) -> None:
+    """Batches of one holder by two gateways would wait for each other otherwise. The table has them the other way."""
+    await session.execute("DELETE FROM accounts WHERE id >= 100")
+    await session.execute("INSERT INTO accounts (id) SELECT unnest($1::bigint[])", WRITERS[::-1])
+    async with session.transaction():
+        await session.execute("UPDATE accounts SET note = 'locked' WHERE id = 104")
+        writes = [asyncio.create_task(older(write, number, 5)) for number in WRITERS]
+        await waiting(tables)
+        free = await session.fetch("SELECT id FROM accounts WHERE id >= 100 ORDER BY id FOR UPDATE SKIP LOCKED")
+        assert [one["id"] for one in free] == list(range(104, 110))
+    for one in writes:
+        answered(await one, 204)
+
+
 async def test_a_takeover_waits_for_writes_that_have_their_locks(
     write: Send, tables: Database, exposure: Exposure, session: asyncpg.Connection, dsn: str
 ) -> None:

@@ -216,9 +216,11 @@ class Statements:
             touched = inserted = sa.func.count(own)
             strays, stray = sa.and_(held, touched != sa.literal_column("1")), asked.c.resource
         else:
-            conditions = Conditions(self.table, lambda slot, _: fence.c[f"v{slot}"])
+            # A list of one value allows no hash join. That would lock rows in the order in which the table has them.
+            conditions = Conditions(self.table, lambda slot, _: postgresql.array([fence.c[f"v{slot}"]]))
+            listed = [(field, "in", *rest) for field, _, *rest in shape.filters]
             change = sa.update(self._target).values({self._target.c[one]: value for one, value in body.values.items()})
-            change = change.where(*(conditions.condition(one, self.table.name) for one in shape.filters))
+            change = change.where(*(conditions.condition(one, self.table.name) for one in listed))
             write = change.returning(name, fence.c.number).cte(_WRITE)
             own = write.c.number == asked.c.number
             touched, inserted = sa.func.count(own), sa.literal_column("0")
@@ -481,7 +483,7 @@ def _asked(shape: WriteShape) -> CTE:
 
 def _fence(claimed: _Claimed = _ONE) -> CTE:
     """Return the fence row, locked against a raise, if it carries exactly the presented token and nothing older is
-    pending. The values of a request that stands in a list with others come along.
+    pending. The values of a request that stands in a list with others come along, in the order of that list.
 
     The visible version already carries the token. So the raise was committed before this statement's snapshot, or an
     earlier statement of this transaction has made it. The snapshot sees all that the raise has waited for. A fence that
@@ -495,6 +497,7 @@ def _fence(claimed: _Claimed = _ONE) -> CTE:
     )
     return (
         sa.select(*([fence.c.resource] if claimed is _ONE else claimed.values()))
+        .order_by(*([] if claimed is _ONE else [claimed["number"]]))
         .where(
             fence.c.resource == claimed["resource"],
             fence.c.epoch == epoch,
