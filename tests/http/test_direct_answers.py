@@ -405,7 +405,7 @@ class Proven(Use):
 
 @pytest.mark.parametrize(("left", "steps"), [(1, ["noted", "begun"]), (0, [])])
 def test_a_request_begins_without_a_task_only_while_its_caller_is_proven(left: int, steps: list[str]) -> None:
-    """Whatever app it is for: no app has to look at that itself."""
+    """This holds for each app: none looks at it itself."""
     prepared: Any = Proven(left)
     exchange: Any = SimpleNamespace(client=None)
     assert not Middleware(cast("Any", None), lambda _: None).begin(prepared, Packet(b"", b"", b"", {}), exchange)
