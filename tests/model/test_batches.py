@@ -46,7 +46,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What is committed: the token of each fence, and of the last write of each row. ``acknowledged``: by resource."""
+    """The committed state: token of each fence, and of the last write of each row. ``acknowledged``: by resource."""
 
     batches: tuple[Batch, ...]
     fences: Values = (0, 0)
