@@ -255,7 +255,7 @@ class LeaseService:
             partial(leases.acquire_free, database), most=QUESTIONS, order=lambda wish: wish.resource
         )
         self._ending: Lane[tuple[str, UUID, str], Ended | None] = Lane(
-            partial(leases.release_free, database), most=QUESTIONS, order=lambda lease: lease[0]
+            partial(leases.release_free, database), most=QUESTIONS, order=lambda lease: lease[:2]
         )
         # Locks that were not free when a client asked last: clients try again, and two questions would cost more.
         self._held: Bounded[str, None] = Bounded(_MOST_HELD)
@@ -263,7 +263,7 @@ class LeaseService:
             partial(leases.acquire, database), QUESTIONS, lambda wish: wish.resource
         )
         self._releasing: Lane[tuple[str, UUID, str], Ended] = lane(
-            partial(leases.release, database), QUESTIONS, lambda lease: lease[0]
+            partial(leases.release, database), QUESTIONS, lambda lease: lease[:2]
         )
         self._renewing: Lane[Renewal, Lease | bool] = lane(partial(leases.renew, database), _RENEWALS, _order)
         self._leaving: Lane[tuple[str, int], None] = lane(self._leave_together, _LEAVING, lambda place: place)
