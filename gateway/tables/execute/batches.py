@@ -157,7 +157,7 @@ class Batches:
         if not first.claimed:
             return await self._trip(batch, self._many(statement.text, arguments))
         # The first statement claims for all others, and writes nothing. It waits for no fence that a writer has locked.
-        # Those behind it have newer snapshots, look at fences, and write.
+        # All behind it have newer snapshots, look at fences, and write.
         own: dict[str, object] = {CHECKS: True, CLAIMS: _claims(batch)}
         nothing = None if together is None else [None]
         arguments.insert(0, [own.get(name, nothing) for name in statement.names])

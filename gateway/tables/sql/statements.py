@@ -444,7 +444,7 @@ _CLAIM: Mapping[str, sa.types.TypeEngine[Any]] = {
     "resource": sa.Text(), "epoch": sa.Integer(), "value": sa.BigInteger(), "holder": sa.Text(),
 }  # fmt: skip
 _Claimed: TypeAlias = Mapping[str, ColumnElement[Any]] | ReadOnlyColumnCollection[str, Any]
-"""Where the resource, the token and the holder of a write come from."""
+"""The sources of the resource, the token and the holder of a write."""
 _ONE: _Claimed = {name: bound(name, type_) for name, type_ in _CLAIM.items()}
 
 
