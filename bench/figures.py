@@ -42,7 +42,8 @@ def committed() -> list[Figure]:
 def keep(measured: Iterable[Figure]) -> None:
     """Write the file: each new row in place of the older one of its work and its peer."""
     figures = {figure.row.key: figure for figure in (*read(), *measured)}
-    FILE.write_bytes(_FIGURES.dump_json(list(figures.values()), indent=1) + b"\n")
+    lines = (_FIGURES.dump_json([figure])[1:-1] for figure in figures.values())
+    FILE.write_bytes(b"[\n%b\n]\n" % b",\n".join(lines))
 
 
 def falls(before: Iterable[Figure], rows: Iterable[Row]) -> Iterator[str]:

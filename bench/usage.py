@@ -30,11 +30,15 @@ def using(pid: int, *, family: bool = False) -> Iterator[Usage]:
 def seconds(pid: int, *, family: bool = False) -> float:
     """Return the processor time that a process has used so far. ``family``: with its children."""
     process = psutil.Process(pid)
-    times = process.cpu_times()
-    spent = float(times.user + times.system)
-    if family:
-        spent += times.children_user + times.children_system
+    while True:
+        times = process.cpu_times()
+        spent = float(times.user + times.system)
+        if not family:
+            return spent
+        ended = times.children_user + times.children_system
         for child in process.children():
-            with suppress(psutil.NoSuchProcess):  # it has just ended, and counts with its parent from now on
+            with suppress(psutil.NoSuchProcess):  # it has just ended
                 spent += seconds(child.pid)
-    return spent
+        after = process.cpu_times()
+        if after.children_user + after.children_system == ended:  # else some have ended meanwhile, and were missed
+            return spent + ended
