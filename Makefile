@@ -39,7 +39,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # A bundle of authorities, for networks whose proxy signs with its own.
 CERTIFICATES ?= /dev/null
 
-.PHONY: help setup demo test stalled test-all thorough installed citus clients go-modules kubernetes kubernetes-tools store-servers stores image image-test newest-postgres nightly conformance conformance-versitygw soak \
+.PHONY: help setup demo test stalled thorough citus clients go-modules kubernetes kubernetes-tools store-servers stores image image-test newest-postgres nightly conformance conformance-versitygw soak \
 	check audit format docs docs-serve docs-release reference screenshots bench bench-quick release lock clean
 
 help:  ## list the targets
@@ -67,14 +67,8 @@ test: setup  ## show each promise once: 5 to 8 minutes on two cores
 stalled: setup  ## run test while the machine stands still at random, to find races: half an hour or more
 	$(BIN)/python -m tests.stalls $(PYTEST) -m "not thorough and not installed and not nightly"
 
-test-all: setup  ## run every test that needs only Python: 15 minutes or more on two cores
-	$(PYTEST) -m "not installed and not nightly"
-
-thorough: setup  ## run only what test-all adds to test
-	$(PYTEST) -m "thorough and not installed and not nightly"
-
-installed: setup  ## run the tests that need a browser, lock services, rclone or Node; skip those that are missing
-	$(PYTEST) -m "installed and not citus and not nightly"
+thorough: setup  ## run what test leaves out, and skip what needs a browser, lock services, rclone or Node that is missing
+	$(PYTEST) -m "(thorough or installed) and not citus and not nightly"
 
 kubernetes: setup  ## check the Helm chart, with Helm and a real API server, if make kubernetes-tools has built them
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile tests/kubernetes
