@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 
-def first(parameters: Iterable[Any]) -> list[Any]:
-    """Return these values as pytest's parameters, all but the first of them marked as thorough."""
-    head, *rest = parameters
-    return [head, *(pytest.param(value, marks=pytest.mark.thorough) for value in rest)]
+def first(parameters: Iterable[Any], rest: pytest.MarkDecorator = pytest.mark.thorough) -> list[Any]:
+    """Return these values as pytest's parameters. All but the first have the mark of the ``rest``."""
+    head, *others = parameters
+    return [head, *(pytest.param(value, marks=rest) for value in others)]

@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise, product
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -28,6 +28,7 @@ from gateway.observe.events import RequestAnswered, WriteAccepted
 from gateway.tables.execute.fast_path import FastPath
 from tests.postgres import GATEWAY, Server, fresh_database
 from tests.running import API_KEY, Events, config, running
+from tests.tiers import first
 from tests.waiting import PATIENCE
 
 ROWS = 12
@@ -282,7 +283,8 @@ def direct_answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("role", "seed"), [*product([None], range(6)), *product(["direct"], range(3))])
+@pytest.mark.parametrize("role", [None, "direct"])
+@pytest.mark.parametrize("seed", first(range(6), pytest.mark.nightly))
 async def test_no_client_sees_whether_a_request_had_a_task(
     postgres_server: Server,
     monkeypatch: pytest.MonkeyPatch,
