@@ -217,9 +217,12 @@ async def record_overtaken(
     recorded: list[Rejection | None] = []
     for entry, (resource, attempt) in zip(ids, attempts, strict=True):
         row = rows.get(entry)
-        if row is not None and resource not in fences:
+        if row is None:
+            recorded.append(None)
+            continue
+        if resource not in fences:
             fences[resource] = fence_from_row(resource, row)
-        recorded.append(row and Rejection(entry, row["at"], resource, Decision.STALE, True, attempt, fences[resource]))  # noqa: FBT003
+        recorded.append(Rejection(entry, row["at"], resource, Decision.STALE, True, attempt, fences[resource]))  # noqa: FBT003
     return recorded
 
 
