@@ -501,6 +501,7 @@ async def test_each_refusal_of_a_zombie_names_its_own_entry_and_the_fence_of_tha
     assert direct_answers == [412, 412, 412]
     recorded = (await overtaken.lock.fetch(STALE))[1:]
     assert [entry["fence_value"] for entry in recorded] == [9, 9, 10]
+    assert [entry["id"].version for entry in recorded] == [4, 4, 4]
     for entry, answer in zip(recorded, answers, strict=True):
         assert f"the fence is {entry['fence_value']}," in answer
         assert f"rejection {entry['id']}." in answer
