@@ -492,6 +492,23 @@ async def test_a_stale_write_is_refused_without_a_task_and_as_in_one(
     assert told[1].code == "token-stale"
 
 
+async def test_each_refusal_of_a_zombie_names_its_own_entry_and_the_fence_of_that_moment(
+    overtaken: Stage, direct_answers: list[int]
+) -> None:
+    answers = []
+    for fence in (9, 9, 10):
+        await overtaken.lock.execute(f"UPDATE fencing.fence SET value = {fence}")
+        overtaken.writer.write(PLAIN)
+        answers.append((await overtaken.answer()).decode())
+    assert direct_answers == [412, 412, 412]
+    recorded = (await overtaken.lock.fetch(STALE))[1:]
+    assert [entry["fence_value"] for entry in recorded] == [9, 9, 10]
+    assert [entry["id"].version for entry in recorded] == [4, 4, 4]
+    for entry, answer in zip(recorded, answers, strict=True):
+        assert f"the fence is {entry['fence_value']}," in answer
+        assert f"rejection {entry['id']}." in answer
+
+
 async def test_a_stale_write_without_a_task_is_on_record_before_its_answer(
     overtaken: Stage, direct_answers: list[int]
 ) -> None:
