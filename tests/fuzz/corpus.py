@@ -41,15 +41,17 @@ def keep(name: str, found: Iterable[bytes]) -> None:
     (CORPUS / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def fuzz(minutes: float, names: Iterable[str], seed: int, *, keeps: bool) -> list[str]:
-    """Fuzz these targets, or all. Return a line for each fault. ``keeps``: add what is new to the corpus."""
+def fuzz(minutes: float, names: Iterable[str], seed: int, *, keeps: bool) -> bool:
+    """Fuzz these targets, or all, and print faults. Return whether there are any. ``keeps``: extend the corpus."""
     chosen = list(names) or list(TARGETS)
     share = max(_SHORTEST, int(60 * minutes / len(chosen)))
     faults = []
     for name in chosen:
         with tempfile.TemporaryDirectory(prefix="fuzz") as folder:
-            faults += _fuzzed(name, Path(folder), share, seed, keeps=keeps)
-    return faults
+            found = _fuzzed(name, Path(folder), share, seed, keeps=keeps)
+        print("".join(f"{one}\n" for one in found), end="", flush=True)
+        faults += found
+    return bool(faults)
 
 
 def _fuzzed(name: str, folder: Path, share: int, seed: int, *, keeps: bool) -> list[str]:

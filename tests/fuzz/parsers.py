@@ -83,7 +83,7 @@ class Target:
     words: tuple[bytes, ...] = field(default=())
     """Words that the fuzzer puts together."""
     take: Callable[[bytes], tuple[Any, ...]] = lambda data: (data,)
-    """Makes the arguments of the parser. What this takes is not the parser's."""
+    """Makes the arguments of the parser. Its own time and memory do not count."""
 
 
 class Broken(AssertionError):

@@ -1,13 +1,13 @@
 """The five guarantees of the README, tried by a client that knows nothing else of the gateway.
 
-P1: A write to a table is applied only if its token is not lower than the fence at the moment it takes effect. Fence and
+P1. A write to a table is applied only if its token is not lower than the fence at the moment it takes effect. Fence and
 row are one transaction.
-P2: Once a barrier or a write with token T has been acknowledged on a resource, no write with a lower token takes effect
+P2. Once a barrier or a write with token T has been acknowledged on a resource, no write with a lower token takes effect
 on it.
-P3: A write answered with a refusal (4xx) never takes effect. A write answered with success has taken effect and is
+P3. A write answered with a refusal (4xx) never takes effect. A write answered with success has taken effect and is
 durable. Anything else is *unknown* until the next acknowledged write, which settles it.
-P4: An S3 mutation takes effect only while its intent is on record.
-P5: A stale write is recorded durably before its refusal is sent. A quarter of a second later its entry is sealed.
+P4. An S3 mutation takes effect only while its intent is on record.
+P5. A stale write is recorded durably before its refusal is sent. A quarter of a second later its entry is sealed.
 Anyone who has noted a later hash outside the database can then detect a change or a removal.
 
 Hypothesis chooses the requests to two gateways in front of two databases and a store. The model knows for each row and
@@ -207,7 +207,7 @@ class Guarantees(RuleBasedStateMachine):
         self.touched: set[Thing] = set()
         self.turn = 0
 
-    # What the guarantees say of an answer --------------------------------------------------------------------------
+    # The verdict on an answer --------------------------------------------------------------------------
 
     def token(self, resource: Resource, age: int) -> int:
         """Return a token below (negative), at or above the highest that was acknowledged, but never 0."""
@@ -620,7 +620,7 @@ def world(postgres_server: Server) -> Iterator[World]:
 
 def test_the_sentences_are_those_of_the_readme() -> None:
     promised = re.findall(r"^\| \*\*(P\d)\*\* \| (.*) \|$", README.read_text(), re.MULTILINE)
-    told = [f"{name}: {re.sub(LINK, '', sentence)}" for name, sentence in promised]
+    told = [f"{name}. {re.sub(LINK, '', sentence)}" for name, sentence in promised]
     assert " ".join(told) in " ".join((__doc__ or "").split())
     assert len(told) == 5
 
