@@ -242,7 +242,7 @@ class Asking:
         """Raise ``Unavailable`` if the service cannot be reached."""
         try:
             yield
-        except (httpx.TransportError, OSError, UnicodeError) as error:  # the last: of a name that no host can have
+        except (httpx.TransportError, OSError) as error:
             at = ", ".join(self._addresses)
             raise Unavailable(
                 f"{self._service} at {at} cannot be reached: {str(error) or type(error).__name__}."

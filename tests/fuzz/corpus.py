@@ -70,7 +70,7 @@ def _fuzzed(name: str, folder: Path, share: int, seed: int, *, keeps: bool) -> l
         f"-max_len={target.largest}",
         "-len_control=100",
         f"-seed={seed}",
-        "-timeout=20",
+        "-timeout=300",  # by the clock, also while the machine stops the process
     ]
     options += [f"-dict={words}", f"-artifact_prefix={faulty}/", "-rss_limit_mb=2048", str(corpus)]
     ran = subprocess.run([*child, *options], capture_output=True, text=True, errors="replace", check=False)
