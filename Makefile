@@ -39,7 +39,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # A bundle of authorities, for networks whose proxy signs with its own.
 CERTIFICATES ?= /dev/null
 
-.PHONY: help setup demo test stalled thorough citus clients go-modules kubernetes kubernetes-tools store-servers stores image image-test newest-postgres nightly conformance conformance-versitygw soak \
+.PHONY: help setup demo test stalled thorough citus clients go-modules kubernetes kubernetes-tools store-servers stores image image-test newest-postgres nightly conformance conformance-versitygw soak fuzz \
 	check audit format docs docs-serve docs-release reference screenshots bench bench-quick release lock clean
 
 help:  ## list the targets
@@ -107,7 +107,7 @@ newest-postgres: setup  ## run the suites of fences, tables, guards, locks and t
 		-m "not thorough and not installed and not nightly" \
 		tests/fencing tests/tables tests/guard tests/journal tests/leases
 
-nightly: setup stores conformance conformance-versitygw soak newest-postgres  ## run what takes too long for .ci/run: stores, conformance, soak, newest-postgres and tests marked nightly
+nightly: setup stores conformance conformance-versitygw soak fuzz newest-postgres  ## run what takes too long for .ci/run: stores, conformance, soak, fuzz, newest-postgres and tests marked nightly
 	$(PYTEST) -m nightly
 
 soak: setup  ## let writers, gateways, store and database fail at random for MINUTES, and with losses for OPERATIONS; Porcupine judges from SEED on
@@ -115,6 +115,11 @@ soak: setup  ## let writers, gateways, store and database fail at random for MIN
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS)
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2 --seed $(SEED) --porcupine build/soak
+
+# No wheel of atheris is for each machine that can run the tests, so it has a folder of its own.
+fuzz: setup  ## fuzz the parsers that meet strangers for ten minutes, guided by what they cover
+	$(BIN)/python -m pip install --quiet --upgrade --require-hashes --no-deps --target build/fuzz --requirement requirements/fuzz.txt
+	PYTHONPATH=build/fuzz $(BIN)/python -m tests.fuzz --parsers --minutes 10 --seed $(SEED)
 
 conformance: setup  ## compare tables with PostgREST, and stores direct with through the gateway; S3TESTS=… runs a checkout of ceph/s3-tests so
 ifdef S3TESTS
@@ -215,6 +220,7 @@ lock: setup  ## pin every dependency again
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --extra demo --output-file requirements/demo.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --extra demo --group dev --output-file requirements/dev.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --group tables --output-file requirements/tables.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --group fuzz --output-file requirements/fuzz.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --group docs --output-file requirements/docs.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --group build --output-file requirements/build.txt
 
