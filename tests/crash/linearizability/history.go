@@ -26,6 +26,10 @@ type line struct {
 	At       float64
 	Places   map[string]json.RawMessage
 	Fences   map[string]token
+
+	Mode               string
+	Storage, Resources []string
+	Since, From, Until float64
 }
 
 // history is all operations of a file, sorted by the register that they are about.
@@ -66,8 +70,8 @@ func read(file io.Reader) (*history, error) {
 		if err := json.Unmarshal(scanner.Bytes(), &one); err != nil {
 			return nil, fmt.Errorf("line %d: %w", len(lines)+1, err)
 		}
-		if one.Line == "rewind" {
-			return nil, errors.New("a rewind ends linearizability, so this history is not judged")
+		if one.Line == "rewind" && (len(lines) == 0 || lines[0].Mode != "sync") {
+			return nil, errors.New("a rewind loses what was acknowledged unless the mode is sync: this history is not judged")
 		}
 		lines = append(lines, one)
 	}
@@ -123,6 +127,11 @@ func (h *history) judgeable(lines []line) {
 			h.read(one.Who, one.Place, one.Content, nanoseconds(one.Sent), nanoseconds(*one.Answered))
 		case "final":
 			h.final(one)
+		}
+	}
+	for _, one := range lines {
+		if one.Line == "rewind" {
+			h.rewind(one)
 		}
 	}
 	// Any number of them with one token raises the fence as the first one can.
@@ -232,6 +241,23 @@ func (h *history) lease(one line) {
 		return // A lease without an answer, or one that lasts longer than its answer says, explains no other answer.
 	}
 	h.locks[one.Resource] = append(h.locks[one.Resource], h.made(one.Who, asked, asked.sent, asked.by))
+}
+
+// rewind lets the places of its storage and its locks go back. Fences stay: the mode keeps what was acknowledged.
+func (h *history) rewind(one line) {
+	since, begun, ended := nanoseconds(one.Since), nanoseconds(one.From), nanoseconds(one.Until)
+	saved, back := request{deed: saves}, request{deed: rewinds, goBack: one.Storage}
+	for resource := range h.fenced {
+		if isBelow(resource, one.Resources) {
+			h.add(h.contentsOf(resource), "rewind", saved, since, since)
+			h.add(h.contentsOf(resource), "rewind", back, begun, ended)
+		}
+	}
+	for name := range h.locks {
+		if isBelow(name, one.Resources) {
+			h.locks[name] = append(h.locks[name], h.made("rewind", saved, since, since), h.made("rewind", back, begun, ended))
+		}
+	}
 }
 
 func (h *history) read(who, place string, content json.RawMessage, sent, answered int64) {
