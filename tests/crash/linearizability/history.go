@@ -43,6 +43,9 @@ type history struct {
 	claims           map[string]map[token]int64 // that may have raised a fence: when the first one was sent
 	fenced           map[string]bool            // the resources that have a fence, or should
 	objects          map[string]bool            // those with objects
+	writers          map[string]int             // of places: how many operations have written there
+	rewinds          []line
+	last             line // the final state
 }
 
 // raise is a token that was acknowledged.
@@ -83,6 +86,7 @@ func read(file io.Reader) (*history, error) {
 		clients: map[string]int{}, resources: map[string]string{},
 		contents: map[write]seen{}, claims: map[string]map[token]int64{},
 		raises: map[string][]raise{}, fenced: map[string]bool{}, objects: map[string]bool{},
+		writers: map[string]int{}, last: lines[len(lines)-1],
 	}
 	h.judgeable(lines)
 	return h, nil
@@ -97,11 +101,15 @@ func (h *history) judgeable(lines []line) {
 				h.raises[resource] = append(h.raises[resource], raise{presented, nanoseconds(*one.Answered)})
 			}
 		}
+		if one.Line == "rewind" {
+			h.rewinds = append(h.rewinds, one)
+		}
 		for _, written := range one.writes("") {
 			h.contents[written] = seen{h.contents[written].writers + 1, horizon}
 		}
 		for _, raw := range one.Writes {
 			place, resource := text(raw[0]), text(raw[1])
+			h.writers[place]++
 			h.resources[place] = resource
 			h.objects[resource] = h.objects[resource] || strings.Contains(place, "objects/")
 		}
@@ -129,10 +137,8 @@ func (h *history) judgeable(lines []line) {
 			h.final(one)
 		}
 	}
-	for _, one := range lines {
-		if one.Line == "rewind" {
-			h.rewind(one)
-		}
+	for _, one := range h.rewinds {
+		h.rewind(one)
 	}
 	// Any number of them with one token raises the fence as the first one can.
 	for resource, tokens := range h.claims {
@@ -192,7 +198,7 @@ func (h *history) operation(one line) {
 				until = h.until(resource, presented.below)
 			}
 			if until >= sent {
-				h.add(h.contentsOf(resource), one.Who, asked, sent, until)
+				h.add(h.contentsOf(resource), one.Who, asked, h.notBefore(asked.places, sent, until), until)
 			}
 			if h.objects[resource] && !open {
 				asked.places = nil
@@ -209,6 +215,26 @@ func (h *history) operation(one line) {
 			}
 		}
 	}
+}
+
+// notBefore returns when a write can have taken effect at the earliest. If no other one wrote at its place, and nothing is
+// there at the end, a rewind took it, and its copy was begun before. The search would find that out at its very end.
+func (h *history) notBefore(places []write, sent, answered int64) int64 {
+	for _, one := range places {
+		if _, isThere := h.last.Places[one.place]; isThere || h.writers[one.place] > 1 {
+			continue
+		}
+		since := int64(forever)
+		for _, rewind := range h.rewinds {
+			if isBelow(one.place, rewind.Storage) && nanoseconds(rewind.From) >= sent {
+				since = min(since, nanoseconds(rewind.Since))
+			}
+		}
+		if since < answered {
+			sent = max(sent, since)
+		}
+	}
+	return sent
 }
 
 // outcome says of a write without a clear answer whether it can matter, whether that stays open, and when it must have
