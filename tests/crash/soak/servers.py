@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import count, cycle
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import psutil
 
@@ -201,7 +201,7 @@ class Database:
 class Double:
     """The double of a store. It can hold, lose and refuse single requests."""
 
-    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+    keys: ClassVar = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
 
     def __init__(self, buckets: Iterable[str]) -> None:
         self.double = DoubleProcess.start(buckets=buckets)
@@ -219,7 +219,11 @@ class Double:
 class Minio:
     """MinIO, which can be killed and started again. Requests that it has not answered may have taken effect."""
 
-    keys = {"access_key_id": OWNER.access_key_id, "secret_access_key": OWNER.secret_access_key, "region": REGION}
+    keys: ClassVar = {
+        "access_key_id": OWNER.access_key_id,
+        "secret_access_key": OWNER.secret_access_key,
+        "region": REGION,
+    }
 
     def __init__(self, buckets: Iterable[str]) -> None:
         """Raises ``StoreMissing``."""
@@ -251,19 +255,16 @@ class Minio:
 class TwoReleases:
     """Makes gateways of two releases by turns, once the schema is that of the newer one; before, of the older one."""
 
-    def __init__(self, older: Release, newer: Release, dsn: str, sections: Mapping[str, Any]) -> None:
-        self._older, self._newer, self._dsn, self._sections = older, newer, dsn, sections
+    def __init__(self, older: Release, newer: Release, database: Database, sections: Mapping[str, Any]) -> None:
+        self._older, self._newer, self._database, self._sections = older, newer, database, sections
         self._releases = cycle([older])
         self._processes: dict[int, Running] = {}
         self._stack = ExitStack()
         self._directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="soak")))
 
-    def install(self) -> None:
-        self._migrate(self._older)
-
     def upgrade(self) -> None:
         """Bring the schema to the newer release, while gateways of the older one serve."""
-        self._migrate(self._newer)
+        migrate(self._newer, self._database.dsn)
         self._releases = cycle([self._newer, self._older])
 
     def hatch(self, _: str | None = None) -> Gateway:
@@ -293,6 +294,8 @@ class TwoReleases:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _migrate(self, release: Release) -> None:
-        told = release.run("migrate", "--dsn", self._dsn, "--grant-to", GATEWAY)
-        assert told.returncode == 0, told.stderr
+
+def migrate(release: Release, dsn: str) -> None:
+    """Bring the schema of a database to a release, and give the role of gateways its rights."""
+    told = release.run("migrate", "--dsn", dsn, "--grant-to", GATEWAY)
+    assert told.returncode == 0, told.stderr
