@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -231,7 +232,7 @@ func (h *history) notBefore(places []write, sent, answered int64) int64 {
 			}
 		}
 		if since < answered {
-			sent = max(sent, since)
+			sent = max(sent, since+1)
 		}
 	}
 	return sent
@@ -295,21 +296,23 @@ func (h *history) read(who, place string, content json.RawMessage, sent, answere
 	h.add(h.contentsOf(resource), who, asked, sent, answered)
 }
 
+// final reads one place after the other. At one time, a wrong choice of the search would show only in any order of them.
 func (h *history) final(one line) {
 	at := nanoseconds(one.At)
+	found := map[string]json.RawMessage{}
 	for place := range h.resources {
-		if _, has := one.Places[place]; !has {
-			h.read("final", place, json.RawMessage(nothing), at, at)
-		}
+		found[place] = json.RawMessage(nothing)
 	}
-	for place, content := range one.Places {
-		h.read("final", place, content, at, at)
+	maps.Copy(found, one.Places)
+	for _, place := range slices.Sorted(maps.Keys(found)) {
+		at++
+		h.read("final", place, found[place], at, at)
 	}
 	for resource := range one.Fences {
 		h.fenced[resource] = true
 	}
 	for resource := range h.fenced {
-		h.add(h.fenceOf(resource), "final", request{deed: looks, token: one.Fences[resource]}, at, at)
+		h.add(h.fenceOf(resource), "final", request{deed: looks, token: one.Fences[resource]}, at+1, at+1)
 	}
 }
 

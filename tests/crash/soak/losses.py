@@ -40,7 +40,7 @@ from tests.standbys import paused
 
 FAULTS = (
     "gateways", "requests", "statements", "crashes", "rewinds", "failovers", "lags", "poolers",
-    "stores", "cuts", "disks", "clocks",
+    "stores", "cuts", "disks", "clocks", "dumps",
 )  # fmt: skip
 COPIES = "copies"
 """Some requests to the store come twice. Gateways then have ``duplicates = "wait"``, so it is named in ``--also``."""
@@ -48,7 +48,7 @@ UPGRADES = "upgrades"
 """Gateways of two releases take turns. Only where an older release is given."""
 OF_SEVERAL = (*FAULTS, "outages")
 """With two databases: one of them is down until the other one has answered some requests."""
-FORGETTING = frozenset({"rewinds", "lags"})
+FORGETTING = frozenset({"rewinds", "lags", "dumps"})
 """Each of these may take acknowledged writes away. A judge of linearizability has to know of it."""
 LOSING = FORGETTING | {"failovers"}
 """After one of these, objects wait for lost requests to be dead. After all others, a new holder has everything soon."""
@@ -254,6 +254,7 @@ class _Trouble(Faults):
             "disks": {self._slow_disk: 5},
             "clocks": {self._jump: 5},
             "rewinds": {self._rewind: 3},
+            "dumps": {self._load: 2},
             "failovers": {self._fail_over: 2},
             "lags": {self._lag: 2},
             "poolers": {self._end_pooler: 5},
@@ -400,6 +401,16 @@ class _Trouble(Faults):
         self.let_go()
         self._rewound(site, since, site.database.put_back(backup))
 
+    def _load(self) -> None:
+        """Dump the database, let it do something more, and put the dump in its place. No gateway is stopped for it."""
+        site = self._site()
+        self._settled(site)
+        since = time.monotonic()
+        dump = site.database.dump()
+        time.sleep(2 + 3 * self.random.random())
+        self._settled(site)
+        self._rewound(site, since, site.database.load(dump))
+
     def _fail_over(self) -> None:
         """Kill the primary. The standby has each commit, so that nothing may be lost."""
         site = self._site()
@@ -542,6 +553,8 @@ def _prepared(database: Database, ground: Ground, installing: Release | None = N
         *([] if schema == "public" else [f"CREATE SCHEMA {schema}"]),
         *_TABLES.format(schema=schema).split(";"),
         f"INSERT INTO {schema}.entries (id, job) VALUES {rows}",
+        # Its function is one of the system, so that a dump would not have it.
+        "DROP EVENT TRIGGER grant_to_gateway",
     )
 
 

@@ -92,6 +92,30 @@ class Database:
         self._start(self.data, self.port)
         return stopped
 
+    def dump(self) -> Path:
+        """Write the database to a file while it is used."""
+        file = self._directory / f"dump {next(self._numbers)}"
+        self._run("pg_dump", "--format=custom", f"--file={file}", f"--dbname={self.dsn}")
+        return file
+
+    def load(self, dump: Path) -> float:
+        """Put a dump in the place of the database, and go on from it. Return when the database had ended."""
+        maintenance, here = (f"postgresql://postgres@127.0.0.1:{self.port}/{name}" for name in ("template1", "loaded"))
+        session = Postgres(maintenance)
+        session.rows("ALTER DATABASE postgres ALLOW_CONNECTIONS false")
+        session.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'postgres'")
+        deadline = time.monotonic() + _PATIENCE
+        while session.value("SELECT count(*) FROM pg_stat_activity WHERE datname = 'postgres'"):
+            assert time.monotonic() < deadline, "sessions do not end"
+            time.sleep(0.01)
+        stopped = time.monotonic()
+        session.rows("DROP DATABASE postgres")
+        session.rows("CREATE DATABASE loaded TEMPLATE template0")
+        self._run("pg_restore", "--exit-on-error", f"--dbname={here}", dump)
+        session.rows("ALTER DATABASE loaded RENAME TO postgres")
+        session.close()
+        return stopped
+
     def restart(self) -> None:
         self.stop()
         self.start()
