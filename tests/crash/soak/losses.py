@@ -154,7 +154,7 @@ async def play(
         notes.note("mode", mode=mode, late=LATE, seed=seed)
         async with _scene(mode, databases, serve, keep, releases, faults) as scene:
             await _run(scene, notes, operations, seed, faults)
-            # Where copies are expected, bytes that were there before have to wait.
+            # Bytes that were there before have to wait if copies are expected.
             await _conclude(scene, notes, seed, patience, None if COPIES in faults else b"one")
             notes.note("final", **await asyncio.to_thread(_final, scene))
     seconds = time.monotonic() - begun
