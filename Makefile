@@ -123,7 +123,7 @@ soak: setup  ## let writers, gateways, store and database fail at random for MIN
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS)
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2 --seed $(SEED) --porcupine build/soak
-	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --store minio --also copies --seed $(SEED) --porcupine build/soak
+	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2 --store minio --also copies --seed $(SEED) --porcupine build/soak
 	-$(MAKE) --no-print-directory build/released
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --released build/released --seed $(SEED) --porcupine build/soak
 
