@@ -46,6 +46,7 @@ type history struct {
 	objects          map[string]bool            // those with objects
 	writers          map[string]int             // of places: how many operations have written there
 	rewinds          []line
+	journal          bool // raises are in a journal before they are committed
 	last             line // the final state
 }
 
@@ -87,7 +88,7 @@ func read(file io.Reader) (*history, error) {
 		clients: map[string]int{}, resources: map[string]string{},
 		contents: map[write]seen{}, claims: map[string]map[token]int64{},
 		raises: map[string][]raise{}, fenced: map[string]bool{}, objects: map[string]bool{},
-		writers: map[string]int{}, last: lines[len(lines)-1],
+		writers: map[string]int{}, last: lines[len(lines)-1], journal: lines[0].Mode == "sync",
 	}
 	h.judgeable(lines)
 	return h, nil
@@ -206,8 +207,9 @@ func (h *history) operation(one line) {
 				h.add(h.fenceOf(resource), one.Who, asked, sent, ended)
 			}
 		}
-		// A write of an object can raise the fence, and be overtaken before it is sent.
-		if may := one.Answer != "stale" || h.objects[resource]; may && (!effective || open) {
+		// A write of an object can raise the fence, and be overtaken before it is sent. With a journal in mode sync, a raise
+		// is there before its write. An opening of the database then raises the fence for it.
+		if h.journal || (one.Answer != "stale" || h.objects[resource]) && (!effective || open) {
 			if h.claims[resource] == nil {
 				h.claims[resource] = map[token]int64{}
 			}

@@ -107,6 +107,12 @@ func TestHonestHistories(t *testing.T) {
 		"a lock that expires": {
 			lock("acquire", "done", 1, 10, 1, 2), lock("acquire", "done", 2, 10, 10, 11.5), lock("renew", "lost", 1, 10, 12, 13), final(0, ""),
 		},
+		"a raise that an opening finds in the journal, before its write": {
+			mode, first, row("done", 3, 3, 9, "103"), row("stale", 2, 4, 5, "102"), look("rows/1", "101", 6, 7), final(3, `"rows/1": 103`),
+		},
+		"a raise that an opening finds in the journal, of a write that is overtaken": {
+			mode, first, row("stale", 3, 3, 9, "103"), row("stale", 2, 4, 5, "102"), row("done", 4, 6, 7, "104"), final(4, `"rows/1": 104`),
+		},
 		"a row that a rewind takes": {
 			mode, first, row("done", 2, 11, 12, "102"), rewind, look("rows/1", "101", 22, 23), row("stale", 1, 24, 25, "103"), final(2, `"rows/1": 101`),
 		},
@@ -164,6 +170,10 @@ func TestBrokenPromises(t *testing.T) {
 			lock("acquire", "done", 1, 10, 1, 2), lock("renew", "done", 1, 10, 8, 9), lock("acquire", "done", 2, 10, 12, 13), final(0, ""),
 		},
 		"a lock that is lost before its time": {lock("acquire", "done", 1, 10, 1, 2), lock("renew", "lost", 1, 10, 3, 4), final(0, "")},
+		"a fence that is up before its write": {first, row("done", 3, 3, 9, "103"), row("stale", 2, 4, 5, "102"), look("rows/1", "101", 6, 7), final(3, `"rows/1": 103`)},
+		"a refusal after which an older write is done": {
+			mode, first, row("done", 3, 3, 9, "103"), row("stale", 2, 4, 5, "102"), row("done", 2, 6, 7, "104"), final(3, `"rows/1": 103`),
+		},
 		"a fence that a rewind takes":         {mode, first, row("done", 2, 11, 12, "102"), rewind, row("done", 1, 24, 25, "103"), final(2, `"rows/1": 103`)},
 		"a rewind to before the copy":         {mode, first, second, rewind, look("rows/1", "101", 22, 23), final(2, `"rows/1": 101`)},
 		"a rewind to two moments":             {mode, first, row("done", 2, 11, 12, "102"), rewind, look("rows/1", "101", 22, 23), look("rows/1", "102", 24, 25), final(2, `"rows/1": 102`)},
