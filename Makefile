@@ -36,6 +36,8 @@ ENGINE ?= docker
 BASE ?= debian:13-slim
 IMAGE ?= fencing-gateway
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+# Release 1.0.0, which has no tag. Half of the gateways of one soak are of it.
+RELEASED ?= f0d064a79443c596d4b4fa94f2c5ea67369f3a47
 # A bundle of authorities, for networks whose proxy signs with its own.
 CERTIFICATES ?= /dev/null
 
@@ -115,6 +117,16 @@ soak: setup  ## let writers, gateways, store and database fail at random for MIN
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS)
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2 --seed $(SEED) --porcupine build/soak
+	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2 --store minio --also copies --seed $(SEED) --porcupine build/soak
+	-$(MAKE) --no-print-directory build/released
+	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --released build/released --seed $(SEED) --porcupine build/soak
+
+build/released:
+	rm -rf $@.source && mkdir -p $@.source
+	git archive $(RELEASED) | tar --extract --directory $@.source
+	$(BIN)/python -m pip install --quiet --target $@.new --require-hashes --requirement $@.source/requirements/run.txt
+	$(BIN)/python -m pip install --quiet --target $@.new --no-deps --no-build-isolation $@.source
+	mv $@.new $@
 
 # No wheel of atheris is for each machine that can run the tests, so it has a folder of its own.
 fuzz: setup  ## fuzz the parsers that meet strangers for ten minutes, guided by what they cover
