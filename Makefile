@@ -122,11 +122,12 @@ soak: setup  ## let writers, gateways, store and database fail at random for MIN
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2 --seed $(SEED) --porcupine build/soak
 
-conformance: setup  ## compare tables with PostgREST, and stores direct with through the gateway; S3TESTS=… runs a checkout of ceph/s3-tests so
+conformance: setup  ## compare tables with PostgREST, and stores direct with through the gateway, also by SUITES of clients (all); S3TESTS=… runs a checkout of ceph/s3-tests so
 ifdef S3TESTS
 	$(BIN)/python -m tests.conformance.upstream $(S3TESTS) $(if $(S3TESTS_PYTHON),--python $(S3TESTS_PYTHON))
 else
 	$(BIN)/python -m pytest -q --numprocesses=2 --dist=loadgroup tests/conformance
+	$(BIN)/python -m tests.conformance.suites $(SUITES)
 endif
 
 conformance-versitygw: setup  ## run Versity's integration suite against Versity's gateway, and through ours in front of it, if there is Go: 10 minutes

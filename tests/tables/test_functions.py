@@ -57,7 +57,12 @@ def test_a_name_that_is_empty_means_the_one_argument_without_a_name() -> None:
     text, other, none = function(Parameter("", "text")), function(Parameter("", "bytea")), function()
     assert known(text, none).choose("public", "f", {""}, "json") == Choice(text, whole=True)
     assert known(text, none).choose("public", "f", set(), "json") == Choice(none)
-    for forms, kind in ((text, none), None), ((other,), "json"), ((text,), "urlencoded"):
+    refused: tuple[tuple[tuple[Function, ...], BodyType | None], ...] = (
+        ((text, none), None),
+        ((other,), "json"),
+        ((text,), "urlencoded"),
+    )
+    for forms, kind in refused:
         with pytest.raises(DialectError, match="Could not find the function"):
             known(*forms).choose("public", "f", {""}, kind)
 
