@@ -19,11 +19,11 @@ _TAG = "v2.112.2"
 _COMMIT = "e1112e35759291f1b3c477131287ad5949c01695"
 _FOLDER = "packages/core/postgrest-js/test"
 _HERE = Path(__file__).with_name("postgrest_js")
-# Where all its tests expect PostgREST to be; other tests of the client send no requests.
+# All its tests expect PostgREST there. Other tests of the client send no requests.
 _PORT = 54321
 _ADDRESS = f"http://localhost:{_PORT}/rest/v1"
 
-# What the tests expect of a database of Supabase.
+# A database of Supabase has these roles and this schema.
 _BEFORE = """
 CREATE ROLE authenticator; CREATE ROLE anon; CREATE ROLE authenticated; CREATE SCHEMA extensions;
 """
