@@ -133,11 +133,12 @@ fuzz: setup  ## fuzz the parsers that meet strangers for ten minutes, guided by 
 	$(BIN)/python -m pip install --quiet --upgrade --require-hashes --no-deps --target build/fuzz --requirement requirements/fuzz.txt
 	PYTHONPATH=build/fuzz $(BIN)/python -m tests.fuzz --parsers --minutes 10 --seed $(SEED)
 
-conformance: setup  ## compare tables with PostgREST, and stores direct with through the gateway; S3TESTS=… runs a checkout of ceph/s3-tests so
+conformance: setup  ## compare tables with PostgREST, and stores direct with through the gateway, also by SUITES of clients (all); S3TESTS=… runs a checkout of ceph/s3-tests so
 ifdef S3TESTS
 	$(BIN)/python -m tests.conformance.upstream $(S3TESTS) $(if $(S3TESTS_PYTHON),--python $(S3TESTS_PYTHON))
 else
 	$(BIN)/python -m pytest -q --numprocesses=2 --dist=loadgroup tests/conformance
+	$(BIN)/python -m tests.conformance.suites $(SUITES)
 endif
 
 conformance-versitygw: setup  ## run Versity's integration suite against Versity's gateway, and through ours in front of it, if there is Go: 10 minutes
