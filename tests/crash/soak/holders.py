@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
+from threading import Lock
 from typing import IO, Any, TypeAlias
 
 import asyncpg
@@ -74,9 +75,12 @@ class Notes:
     """Answers by the kind of their resources."""
     locks: dict[str, str] = field(default_factory=dict)
     """The newest token of each lock that the lock service has given to a holder."""
+    alone: Lock = field(default_factory=Lock)
 
     def note(self, line: str, **particulars: Any) -> None:
-        self.file.write(json.dumps({"line": line, **particulars}, separators=(",", ":")) + "\n")
+        # Holders and faults have threads of their own, and a file for texts is not for several.
+        with self.alone:
+            self.file.write(json.dumps({"line": line, **particulars}, separators=(",", ":")) + "\n")
 
     def mark(self) -> int:
         self.marks += 1

@@ -107,9 +107,12 @@ class _Site:
     pooler_port: int = 0
     rewound: float = float("-inf")
 
-    def working(self) -> list[str]:
-        """Return the beginnings of the resources that should work. Resources of objects wait after a rewind."""
-        waiting = time.monotonic() < self.rewound + DEAD_AFTER.total_seconds() + _LATE_AFTER
+    def working(self, *, waiting: bool) -> list[str]:
+        """Return the beginnings of the resources that should work. Those of objects wait after a rewind.
+
+        ``waiting``: they may wait anyway, because copies of their requests are expected.
+        """
+        waiting |= time.monotonic() < self.rewound + DEAD_AFTER.total_seconds() + _LATE_AFTER
         return self.ground.jobs[4:] if waiting else [self.ground.kind]
 
     @property
@@ -245,6 +248,7 @@ class _Trouble(Faults):
         double = scene.kept.double if isinstance(scene.kept, Double) else None
         super().__init__(seed, double, scene.gateways, lambda: scene.nursery.hatch(known))
         self._scene, self._notes = scene, notes
+        self._has_copies = COPIES in faults
         self.acting = False
         of_each: dict[str, dict[Callable[[], None], int]] = {
             "gateways": {self.pause: 30, self.kill: 6},
@@ -336,7 +340,7 @@ class _Trouble(Faults):
         down = self._site()
         others = [site for site in self._scene.sites if site is not down]
         self._calm()
-        working = [site.working() for site in others]
+        working = [site.working(waiting=self._has_copies) for site in others]
         begun = time.monotonic()
         if self.random.random() < 0.5:
             down.database.stop()
