@@ -206,7 +206,7 @@ async def test_an_older_schema_is_told_to_migrate(
         assert done.returncode == 2
         assert (
             done.stderr
-            == "gateway: The fencing schema is at r0000; a guard needs r1002. Run 'gateway migrate' first.\n"
+            == "gateway: The fencing schema is at r0000; a guard needs r1004. Run 'gateway migrate' first.\n"
         )
 
 

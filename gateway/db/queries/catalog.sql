@@ -7,6 +7,24 @@ SELECT
     c.relkind::text AS kind,
     obj_description(c.oid, 'pg_class') AS description,
     c.relrowsecurity AS row_security,
+    -- A command that adds a check gives the row another version.
+    c.xmin::text AS version,
+    c.relrowsecurity OR EXISTS (
+        SELECT FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+            AND t.typnamespace <> 'pg_catalog'::regnamespace AND t.typtype <> 'e'
+    ) OR EXISTS (
+        -- Of PostgreSQL's own functions, only immutable ones and a few others are known to read no setting.
+        SELECT FROM (
+            SELECT k.conbin::text FROM pg_constraint AS k WHERE k.conrelid = c.oid AND k.conbin IS NOT NULL
+            UNION ALL SELECT d.adbin::text FROM pg_attrdef AS d WHERE d.adrelid = c.oid
+            UNION ALL SELECT concat(i.indexprs::text, i.indpred::text) FROM pg_index AS i WHERE i.indrelid = c.oid
+        ) AS e (tree)
+        LEFT JOIN LATERAL regexp_matches(e.tree, ':(?:funcid|opfuncid) (\d+)', 'g') AS called (oids) ON true
+        LEFT JOIN pg_proc AS p ON p.oid = called.oids[1]::oid
+        WHERE e.tree ~ 'COERCETODOMAIN|ROWCOMPARE' OR p.oid >= 16384 OR (p.provolatile <> 'i' AND p.proname <> ALL (ARRAY[
+            'now', 'clock_timestamp', 'statement_timestamp', 'transaction_timestamp', 'gen_random_uuid', 'nextval', 'random']))
+    ) AS reads_settings,
     c.relhasrules AS has_rules,
     c.relhassubclass AS has_children,
     far.reached AS reaches_foreign,

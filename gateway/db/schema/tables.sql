@@ -95,6 +95,18 @@ BEGIN
 END
 $function$;
 
+-- Check that a table has the version that the statement was planned with: each command that adds a check makes another.
+-- Returns true, or raises 42P01. VOLATILE: it takes a fresh snapshot, with the lock of the table in hand.
+CREATE FUNCTION fencing.check_version_v1(p_table oid, p_version xid) RETURNS boolean LANGUAGE plpgsql VOLATILE
+AS $function$
+BEGIN
+    IF EXISTS (SELECT FROM pg_catalog.pg_class AS c WHERE c.oid = p_table AND c.xmin = p_version) THEN
+        RETURN true;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = 'fencing.a_table_that_has_changed';
+END
+$function$;
+
 -- Check, for a read, that the name still means this table, and that the relation is still of this kind.
 -- Returns true, or raises 42P01.
 CREATE FUNCTION fencing.check_relation_v1(p_table oid, p_name text, p_kind "char", p_row_security boolean)
