@@ -22,7 +22,7 @@ from gateway.observe.events import BatchBegun, BatchSent, Observe
 from gateway.observe.stages import ORIGIN
 from gateway.tables.dialect.errors import is_of_answer
 from gateway.tables.execute.acting import Role
-from gateway.tables.sql.expressions import Statement
+from gateway.tables.sql.expressions import Statement, tells_of_change
 from gateway.tables.sql.shape import CHECKS, CLAIMS, HELD
 
 Answer = TypeVar("Answer")
@@ -184,7 +184,7 @@ class Batches:
             else:
                 rows = await self._trip(batch, self._database.read_acting(sent, alone=alone))
         except SqlError as error:
-            if len(batch) > 1 or is_of_answer(error):
+            if len(batch) > 1 or is_of_answer(error) or tells_of_change(error):
                 raise
             return [None]
         except Unavailable:
@@ -240,9 +240,10 @@ def _acting_together(role: str, batch: Sequence[Asked], claims: str | None) -> A
     held = [asked.claim for asked in batch if asked.claim]
     columns = zip(*(asked.arguments for asked in batch), strict=True)
     values: dict[str, object] = dict(zip(batch[0].statement.names, map(list, columns), strict=True))
-    values |= {CHECKS: True, HELD: None, "resource": [claim.resource for claim in held]}
-    fences = (
-        values["resource"],
+    resources = [claim.resource for claim in held]
+    values |= {CHECKS: True, HELD: None, "resource": resources}
+    fences: Sequence[Sequence[object]] = (
+        resources,
         [claim.token.epoch for claim in held],
         [claim.token.value for claim in held],
         [claim.holder for claim in held],
