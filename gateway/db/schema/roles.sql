@@ -93,8 +93,8 @@ $function$;
 -- request its resource, epoch, value and holder. Takes the arguments of the statement, which are arrays.
 -- Returns what write_as_v1 does. A request whose fence does not carry its token writes nothing. An error undoes all.
 --
--- The order of the steps is that of write_as_v1: fences are locked and looked at with the gateway's rights, by a statement
--- before the one that writes. So the latter sees all that the raises of these fences have waited for.
+-- The order of the steps is that of write_as_v1. A first statement locks the fences and looks at them with the gateway's
+-- rights. So the one that writes sees all that the raises of these fences have waited for.
 CREATE FUNCTION fencing.write_together_as_v1(
     p_statement text, p_role text, p_pins text[], p_pinned text[], p_held integer, p_claims json, p_resources text[],
     p_epochs integer[], p_values bigint[], p_holders text[], p_arguments text[]

@@ -216,7 +216,7 @@ class Batches:
 
 
 def _kind_under_role(asked: Asked) -> tuple[str, str]:
-    """Return the kind of a statement under a role. Those with a statement for several have no settings."""
+    """Return the kind of a statement under a role. One that has a statement for several has no settings."""
     assert asked.role is not None
     return asked.role.name, (asked.together or asked.statement).text
 
