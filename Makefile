@@ -36,10 +36,12 @@ ENGINE ?= docker
 BASE ?= debian:13-slim
 IMAGE ?= fencing-gateway
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+# Release 1.0.0, which has no tag. Half of the gateways of one soak are of it.
+RELEASED ?= f0d064a79443c596d4b4fa94f2c5ea67369f3a47
 # A bundle of authorities, for networks whose proxy signs with its own.
 CERTIFICATES ?= /dev/null
 
-.PHONY: help setup demo test stalled test-all thorough installed citus clients go-modules kubernetes kubernetes-tools store-servers stores image image-test newest-postgres nightly conformance conformance-versitygw soak \
+.PHONY: help setup demo test stalled thorough citus clients go-modules kubernetes kubernetes-tools store-servers stores image image-test newest-postgres nightly conformance conformance-versitygw soak fuzz \
 	check audit format docs docs-serve docs-release reference screenshots bench bench-quick release lock clean
 
 help:  ## list the targets
@@ -67,14 +69,8 @@ test: setup  ## show each promise once: 5 to 8 minutes on two cores
 stalled: setup  ## run test while the machine stands still at random, to find races: half an hour or more
 	$(BIN)/python -m tests.stalls $(PYTEST) -m "not thorough and not installed and not nightly"
 
-test-all: setup  ## run every test that needs only Python: 15 minutes or more on two cores
-	$(PYTEST) -m "not installed and not nightly"
-
-thorough: setup  ## run only what test-all adds to test
-	$(PYTEST) -m "thorough and not installed and not nightly"
-
-installed: setup  ## run the tests that need a browser, lock services, rclone or Node; skip those that are missing
-	$(PYTEST) -m "installed and not citus and not nightly"
+thorough: setup  ## run what test leaves out, and skip what needs a browser, lock services, rclone or Node that is missing
+	$(PYTEST) -m "(thorough or installed) and not citus and not nightly"
 
 kubernetes: setup  ## check the Helm chart, with Helm and a real API server, if make kubernetes-tools has built them
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile tests/kubernetes
@@ -113,7 +109,7 @@ newest-postgres: setup  ## run the suites of fences, tables, guards, locks and t
 		-m "not thorough and not installed and not nightly" \
 		tests/fencing tests/tables tests/guard tests/journal tests/leases
 
-nightly: setup stores conformance conformance-versitygw soak newest-postgres  ## run what takes too long for .ci/run: stores, conformance, soak, newest-postgres and tests marked nightly
+nightly: setup stores conformance conformance-versitygw soak fuzz newest-postgres  ## run what takes too long for .ci/run: stores, conformance, soak, fuzz, newest-postgres and tests marked nightly
 	$(PYTEST) -m nightly
 
 soak: setup  ## let writers, gateways, store and database fail at random for MINUTES, and with losses for OPERATIONS; Porcupine judges from SEED on
@@ -121,12 +117,28 @@ soak: setup  ## let writers, gateways, store and database fail at random for MIN
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS)
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2 --seed $(SEED) --porcupine build/soak
+	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2 --store minio --also copies --seed $(SEED) --porcupine build/soak
+	-$(MAKE) --no-print-directory build/released
+	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --released build/released --seed $(SEED) --porcupine build/soak
 
-conformance: setup  ## compare tables with PostgREST, and stores direct with through the gateway; S3TESTS=… runs a checkout of ceph/s3-tests so
+build/released:
+	rm -rf $@.source && mkdir -p $@.source
+	git archive $(RELEASED) | tar --extract --directory $@.source
+	$(BIN)/python -m pip install --quiet --target $@.new --require-hashes --requirement $@.source/requirements/run.txt
+	$(BIN)/python -m pip install --quiet --target $@.new --no-deps --no-build-isolation $@.source
+	mv $@.new $@
+
+# No wheel of atheris is for each machine that can run the tests, so it has a folder of its own.
+fuzz: setup  ## fuzz the parsers that meet strangers for ten minutes, guided by what they cover
+	$(BIN)/python -m pip install --quiet --upgrade --require-hashes --no-deps --target build/fuzz --requirement requirements/fuzz.txt
+	PYTHONPATH=build/fuzz $(BIN)/python -m tests.fuzz --parsers --minutes 10 --seed $(SEED)
+
+conformance: setup  ## compare tables with PostgREST, and stores direct with through the gateway, also by SUITES of clients (all); S3TESTS=… runs a checkout of ceph/s3-tests so
 ifdef S3TESTS
 	$(BIN)/python -m tests.conformance.upstream $(S3TESTS) $(if $(S3TESTS_PYTHON),--python $(S3TESTS_PYTHON))
 else
 	$(BIN)/python -m pytest -q --numprocesses=2 --dist=loadgroup tests/conformance
+	$(BIN)/python -m tests.conformance.suites $(SUITES)
 endif
 
 conformance-versitygw: setup  ## run Versity's integration suite against Versity's gateway, and through ours in front of it, if there is Go: 10 minutes
@@ -221,6 +233,7 @@ lock: setup  ## pin every dependency again
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --extra demo --output-file requirements/demo.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --extra demo --group dev --output-file requirements/dev.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --group tables --output-file requirements/tables.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --group fuzz --output-file requirements/fuzz.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --group docs --output-file requirements/docs.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --group build --output-file requirements/build.txt
 

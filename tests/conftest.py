@@ -12,9 +12,6 @@ from gateway.db.database import Database
 from gateway.objects.store import probe
 from tests.patience import patient
 from tests.postgres import Server, a_server, fresh
-from tests.tiers import pytest_ignore_collect, pytest_itemcollected
-
-__all__ = ["pytest_ignore_collect", "pytest_itemcollected"]
 
 # Hypothesis' own profile for gates. The duration of an example depends more on the machine and its load than on the
 # tested code. With the same examples each time, chance refuses no change.

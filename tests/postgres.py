@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -262,11 +262,18 @@ def _make_template(server: Server, _: date) -> None:
     install(server.dsn(_TEMPLATE))
 
 
-def install(dsn: str) -> None:
-    """Install the fencing schema in a database as an operator would: with a role for gateways beside its owner."""
-    migrations.upgrade(dsn)
+def install(dsn: str, migrate: Callable[[str], None] | None = None) -> None:
+    """Install the fencing schema in a database as an operator would: with a role for gateways beside its owner.
+
+    ``migrate`` installs that of another release, and grants the role what its gateways need.
+    """
+    if migrate is None:
+        migrations.upgrade(dsn)
     asyncio.run(_execute(dsn, _ROLE))
-    asyncio.run(rights.grant(dsn, GATEWAY))
+    if migrate is None:
+        asyncio.run(rights.grant(dsn, GATEWAY))
+    else:
+        migrate(dsn)
 
 
 async def _execute(dsn: str, statement: str) -> None:

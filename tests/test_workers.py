@@ -23,6 +23,7 @@ from tests import test_reload
 from tests.pausing import pause
 from tests.processes import run
 from tests.test_reload import ROOT, RULE, TABLES, Served, patch
+from tests.tiers import first
 from tests.waiting import PATIENCE
 
 PUBLIC = f"{RULE}[telemetry]\npublic_metrics = true\n"
@@ -313,7 +314,7 @@ async def test_the_worker_that_reloads_does_not_wait_for_others_by_the_former_ru
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("begins", [True, False])
+@pytest.mark.parametrize("begins", first([True, False], pytest.mark.nightly))
 async def test_a_worker_that_hangs_in_its_reload_is_replaced_and_the_next_reload_goes_on(
     tmp_path: Path, dsn: str, session: asyncpg.Connection, *, begins: bool
 ) -> None:

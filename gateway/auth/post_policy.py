@@ -216,7 +216,7 @@ def _fault(condition: Any) -> str:
 
 
 def _written(condition: list[str]) -> str:
-    return json.dumps(condition, separators=(",", ":"))
+    return json.dumps(condition)
 
 
 def _expiration(value: str) -> StoreError:

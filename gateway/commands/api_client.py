@@ -122,7 +122,7 @@ class Gateway:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:  # the last: of a host's name
             raise ConfigurationError(
                 "--url: must be an address such as https://gateway.example.com", advice=""
             ) from error

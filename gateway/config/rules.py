@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from gateway.config.explanations import nearest
-from gateway.config.sections import KIBIBYTE, Name, Origin, Pattern, Qualified, Secrets, Section, WebAddress
+from gateway.config.sections import KIBIBYTE, Name, Origin, Pattern, Qualified, Secrets, Section, WebAddress, names_host
 from gateway.errors import ConfigurationError
 from gateway.fencing.decision import Cascades, Enforcement, Equal
 from gateway.fencing.lease import LONGEST, SHORTEST
@@ -208,6 +208,6 @@ class Telemetry(Section):
     def _collector(cls, value: str | None) -> str | None:
         if value is not None:
             parts = urlsplit(value)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            if parts.scheme not in ("http", "https") or not names_host(parts) or parts.query or parts.fragment:
                 raise ValueError("must be an http:// or https:// address, such as http://127.0.0.1:4318")
         return value

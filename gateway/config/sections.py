@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -134,10 +134,20 @@ def texts(secrets: Iterable[SecretStr]) -> list[str]:
     return [one.get_secret_value() for one in secrets]
 
 
+def names_host(parts: SplitResult) -> bool:
+    """Return whether an address has a host that can be looked up, and no port that none can have."""
+    try:
+        _ = parts.port
+        (parts.hostname or "").encode("idna")
+    except ValueError:  # a part of the name is empty, or longer than 63 characters
+        return False
+    return bool(parts.hostname)
+
+
 def origin(value: str) -> str:
     """Return an address that has only scheme, host and port. Raises ``ValueError`` for any other."""
     parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not names_host(parts):
         raise ValueError("must be an http:// or https:// address, such as https://host.example.com")
     if parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
         raise ValueError("must have only scheme, host and port")
@@ -147,7 +157,7 @@ def origin(value: str) -> str:
 def web_address(value: str) -> str:
     """Return an address with its path. Raises ``ValueError`` unless it is http:// or https://, without credentials."""
     parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.fragment:
+    if parts.scheme not in ("http", "https") or not names_host(parts) or parts.username is not None or parts.fragment:
         raise ValueError("must be an http:// or https:// address without user or fragment")
     return value
 
@@ -234,7 +244,7 @@ class Server(Section):
     def _host_and_port(cls, value: str) -> str:
         try:
             parts = urlsplit(f"//{value}")
-            named = bool(parts.hostname) and parts.port is not None
+            named = names_host(parts) and parts.port is not None
         except ValueError:
             named = False
         if not named:

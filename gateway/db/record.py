@@ -5,10 +5,13 @@ A reader of the record seals first (``seal``): then it contains everything that 
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
-from uuid import UUID, uuid4
+from uuid import UUID
+
+from asyncpg.pgproto import pgproto
 
 from gateway.db.database import Database, Record, Transaction
 from gateway.db.pool import columns, load
@@ -184,7 +187,7 @@ async def record_rejections(
     ``traces`` has the ids of traces, by those of requests.
     Raises ``Unavailable``, ``OutcomeUnknown`` or ``SqlError`` where they are not: then none may be answered as one.
     """
-    ids = [uuid4() for _ in refusals]
+    ids = _new_ids(len(refusals))
     attempts = [(one.resource, one.attempt) for one in refusals]
     met = ((one.reason, one.enforced, *_met(one.fence)) for one in refusals)
     attempted = _attempted(ids, attempts, [_details(one.attempt, traces, one) for one in refusals])
@@ -205,16 +208,30 @@ async def record_overtaken(
     ``attempts``: resource and write, each with a token. In the same order, each its rejection, or None where the fence
     says otherwise by now. Raises what ``record`` raises.
     """
-    ids = [uuid4() for _ in attempts]
+    ids = _new_ids(len(attempts))
     details = [_details(attempt, traces) for _, attempt in attempts]
     arguments = (*_attempted(ids, attempts, details), *_payloads(ids, attempts))
     rows = {row["id"]: row for row in await database.fetch_write(_REFUSALS["record_overtaken"], *arguments)}
-    return [
-        Rejection(entry, row["at"], resource, Decision.STALE, True, attempt, fence_from_row(resource, row))  # noqa: FBT003
-        if (row := rows.get(entry))
-        else None
-        for entry, (resource, attempt) in zip(ids, attempts, strict=True)
-    ]
+    # One statement sees one version of each fence, and a storm is about few.
+    fences: dict[str, Fence | None] = {}
+    recorded: list[Rejection | None] = []
+    for entry, (resource, attempt) in zip(ids, attempts, strict=True):
+        row = rows.get(entry)
+        if row is None:
+            recorded.append(None)
+            continue
+        if resource not in fences:
+            fences[resource] = fence_from_row(resource, row)
+        recorded.append(Rejection(entry, row["at"], resource, Decision.STALE, True, attempt, fences[resource]))  # noqa: FBT003
+    return recorded
+
+
+def _new_ids(number: int) -> list[UUID]:
+    """Return random ids, of version 4. The driver makes one, and writes it as text, in a tenth of the time."""
+    random = bytearray(os.urandom(16 * number))
+    random[6::16] = bytes(byte & 0x0F | 0x40 for byte in random[6::16])
+    random[8::16] = bytes(byte & 0x3F | 0x80 for byte in random[8::16])
+    return [pgproto.UUID(bytes(random[at : at + 16])) for at in range(0, len(random), 16)]
 
 
 def _attempted(

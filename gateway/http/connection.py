@@ -35,6 +35,9 @@ HOLD = 0.02
 """Seconds until a request gets a task whose body did not come with its head."""
 KEEP_ALIVE = 75
 """Seconds for which an idle connection is kept. Load balancers keep theirs shorter, so they close it first."""
+MOST_PIPELINED = 64
+"""Requests of a connection that wait for the answer before theirs. One packet can have thousands, of several
+kilobytes each."""
 STALL_TIMEOUT = 30.0
 """Seconds in which a client must take some of its answer."""
 # Bytes that are buffered for a slow client before the answer pauses. At uvloop's 64 KiB every piece of a large answer
@@ -316,6 +319,8 @@ class Connection(HttpToolsProtocol):
         upgrade = self.parser.should_upgrade()
         if self._head_size > MAX_HEAD:
             self._give_up(431)
+        elif len(self.pipeline) >= MOST_PIPELINED:
+            self._give_up(None)
         elif upgrade and self._announces_more():
             self._give_up(400)
         if not self._given_up:

@@ -15,6 +15,7 @@ _WHOLE: Mapping[BodyType, frozenset[str]] = {
     "text": frozenset(("text",)),
     "binary": frozenset(("bytea",)),
 }
+_UNNAMED = frozenset[str]().union(*_WHOLE.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,13 @@ class Function:
         parameters = ", ".join(f"{one.name} => {one.type}" for one in self.parameters)
         return f"{self.schema}.{self.name}({parameters})"
 
+    @property
+    def callable(self) -> bool:
+        """Return whether a request can give all of its arguments: by name, or a body as the only one."""
+        return all(one.name for one in self.parameters) or (
+            len(self.parameters) == 1 and self.parameters[0].type in _UNNAMED
+        )
+
     def takes(self, names: Collection[str]) -> bool:
         known = {one.name for one in self.parameters}
         return set(names) <= known and {one.name for one in self.parameters if one.required} <= set(names)
@@ -92,7 +100,8 @@ class Functions:
         forms: dict[tuple[str, str], list[Function]] = {}
         for row in rows:
             function = _function(row)
-            forms.setdefault((function.schema, function.name), []).append(function)
+            if function.callable:
+                forms.setdefault((function.schema, function.name), []).append(function)
         return cls(forms)
 
     def choose(self, schema: str, name: str, names: Collection[str] | None, kind: BodyType | None) -> Choice:
@@ -105,10 +114,14 @@ class Functions:
         forms = self.forms.get((schema, name), ())
         by_name = [] if names is None else [one for one in forms if one.takes(names)]
         whole = [one for one in forms if kind is not None and one.takes_whole(kind)]
+        if names and "" in names:
+            # The key of an argument without a name, in a document that becomes that argument.
+            by_name, whole = [], [one for one in by_name if kind == "json" and one.parameters[0].type != "bytea"]
         found = by_name or whole
         if not found:
             raise self._missing(schema, name, names or (), kind)
         if len(found) > 1:
+            found.sort(key=lambda one: [(parameter.name, parameter.type) for parameter in one.parameters])
             raise DialectError(
                 "PGRST203", 300,
                 f"Could not choose the best candidate function between: {', '.join(one.shown for one in found)}",

@@ -97,7 +97,7 @@ def test_a_form_is_accepted_only_if_its_condition_holds(condition: Any, value: s
         verify(form, secret_of, NOW)
     else:
         with pytest.raises(
-            StoreError, match=r'^Invalid according to Policy: Policy Condition failed: \["\S+","\$acl",'
+            StoreError, match=r'^Invalid according to Policy: Policy Condition failed: \["\S+", "\$acl", "'
         ):
             verify(form, secret_of, NOW)
 

@@ -499,7 +499,8 @@ ONE_BY_ONE = (S3fs, PyArrow, S3cmd)
 @pytest.mark.parametrize(
     ("kind", "form"),
     [
-        marked(kind, form)
+        # boto3 has every form, and the others' own ones are theirs alone.
+        marked(kind, form, marks=NIGHTLY if kind is not Boto3 and form in COMMON else ())
         for kind, own in FORMS.items()
         for form in (*COMMON, *own)
         if kind not in ONE_BY_ONE or form != "delete many"

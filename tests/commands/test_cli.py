@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from gateway import app, serving
+from gateway.commands.api_client import Gateway as ApiClient
 from gateway.commands.health import _context
 from gateway.config import Config
 from gateway.config.sections import Server
@@ -535,6 +536,12 @@ def test_an_address_that_is_none(url: str) -> None:
     asked = called("health", "--url", url)
     assert asked.returncode == 2
     assert "--url: must be an address" in asked.stderr
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+def test_an_address_that_no_host_can_have(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="--url: must be an address"):
+        ApiClient(f"http://{host}", None).fetch("/v1/live")
 
 
 def test_elsewhere_the_certificate_counts() -> None:

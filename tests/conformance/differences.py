@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree.ElementTree import parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,23 @@ def listed(path: Path) -> dict[str, str]:
             heading = line.removeprefix("= ")
         elif line and not line.startswith("#"):
             found[line] = heading
+    return found
+
+
+def junit(path: Path, *, module: bool = False) -> dict[str, str]:
+    """Return the failure of each test in a report of pytest, in short; empty if it passed. Skipped ones are left out.
+
+    ``module``: names of tests begin with their module.
+    """
+    found = {}
+    for test in parse(path).getroot().iter("testcase"):
+        if test.find("skipped") is None:
+            trouble = next((one for one in test if one.tag in ("failure", "error")), None)
+            message = "" if trouble is None else trouble.get("message", "failed")
+            name = test.get("name", "")
+            found[f"{test.get('classname')}.{name}" if module else name] = (
+                message.splitlines()[0][:200] if message else ""
+            )
     return found
 
 

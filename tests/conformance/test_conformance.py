@@ -45,8 +45,10 @@ def test_each_difference_is_about_a_case_and_has_its_reason() -> None:
     assert all(difference.seen and difference.reason for difference in DIFFERENCES.values())
 
 
-def test_each_reason_of_versitys_suite_stands_in_the_documentation() -> None:
-    for reason in set(listed(Path(__file__).with_name("versity.txt")).values()):
-        _, page, sentence = reason.split(" | ")
-        words = " ".join((Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8").split())
-        assert sentence in words, sentence
+def test_each_reason_of_a_foreign_suite_stands_in_the_documentation() -> None:
+    here = Path(__file__).parent
+    for suite in (here / "versity.txt", *(here / "suites").glob("*.txt")):
+        for reason in set(listed(suite).values()):
+            _, page, sentence = reason.split(" | ")
+            words = " ".join((here.parents[1] / "docs" / page).read_text(encoding="utf-8").split())
+            assert sentence in words, sentence

@@ -19,11 +19,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from xml.etree.ElementTree import parse
 
 from gateway.auth.grants import Action
 from gateway.demo import embedded
-from tests.conformance.differences import listed, tell
+from tests.conformance.differences import junit, listed, tell
 from tests.conformance.running import gateway
 from tests.postgres import fresh, template_of_today
 from tests.stores import ceph
@@ -133,7 +132,7 @@ class _Suite:
             timeout=_TIME_LIMIT,
             check=False,
         )
-        return _results(results)
+        return junit(results)
 
 
 def _configuration(endpoint: str, prefix: str) -> str:
@@ -153,16 +152,6 @@ def _configuration(endpoint: str, prefix: str) -> str:
             *([f"tenant = {tenant}"] if tenant else []),
         ]
     return "\n".join(lines) + "\n"
-
-
-def _results(path: Path) -> dict[str, str]:
-    found = {}
-    for test in parse(path).getroot().iter("testcase"):
-        if test.find("skipped") is None:
-            trouble = next((one for one in test if one.tag in ("failure", "error")), None)
-            message = "" if trouble is None else trouble.get("message", "failed")
-            found[test.get("name", "")] = message.splitlines()[0][:200] if message else ""
-    return found
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def test_its_sender_waits(stage: Stage, kind: Kind, match: dict[str, Any], takeo
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("how", [None, "stop", "kill"])
+@pytest.mark.parametrize("how", first(["kill", "stop", None], pytest.mark.nightly))
 @pytest.mark.parametrize("at", ["before", "after"])
 @pytest.mark.parametrize(("kind", "match"), parameters([*LATE, *LATE_ON_ANOTHER_WAY]))
 def test_its_sender_waits_or_is_down(stage: Stage, kind: Kind, match: dict[str, Any], how: str | None, at: str) -> None:

@@ -10,7 +10,7 @@ from tests.tiers import first
 TAKEOVERS = [kinds.by_barrier, kinds.by_writing, by_restoring, kinds.by_removing]
 
 
-@pytest.mark.parametrize("takeover", first(TAKEOVERS))
+@pytest.mark.parametrize("takeover", first(TAKEOVERS, pytest.mark.nightly))
 @pytest.mark.parametrize("stop", cases(kinds.OBJECTS))
 def test_paused(stage: Stage, stop: Stop, takeover: Takeover) -> None:
     """The writer goes on only when the new holder is done."""

@@ -5,16 +5,25 @@ Each kind of violation is found in a forged history by the judges of the soaks, 
 
 import asyncio
 import json
+import tempfile
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.crash.history import REMOVAL, Attempt, Broken, Change, Commit, Deed, History, Row, Said, Seen, Span
 from tests.crash.soak import losses
 from tests.crash.soak.checker import Checker
+from tests.crash.soak.proxy import Proxy
+from tests.crash.soak.servers import Database
 from tests.crash.soak.writers import play
+from tests.postgres import memory_or_disk
+from tests.waiting import PATIENCE
 
 SEED = 6  # the store is as on AWS
 KEY, JOB = "jobs/1/a", "job/1"
@@ -61,6 +70,47 @@ def test_of_two_databases_one_goes_on_while_the_other_is_down(tmp_path: Path) ->
     assert verdict.violations == []
     assert verdict.figures["requests while another database was down"] >= losses.OTHERS
     assert verdict.figures["answers: done"] > 0
+
+
+@pytest.mark.thorough
+def test_a_proxy_sends_requests_twice_and_drops_the_second_answer() -> None:
+    arrived: list[bytes] = []
+
+    class Target(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            arrived.append(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(204)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Target) as server, Proxy(server.server_port) as proxy:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        proxy.repeat(PATIENCE)
+        deadline, sent = time.monotonic() + PATIENCE, 0
+        while len(arrived) == len(set(arrived)):
+            assert time.monotonic() < deadline, "no request has come twice"
+            sent += 1
+            body = f"{sent}".encode()
+            assert httpx.put(f"http://127.0.0.1:{proxy.port}/", content=body, timeout=PATIENCE).status_code == 204
+            assert body in arrived
+        server.shutdown()
+
+
+@pytest.mark.nightly
+@pytest.mark.thorough
+def test_a_slow_disk_delays_each_commit(tmp_path: Path) -> None:
+    def seconds(name: str) -> float:
+        begun = time.monotonic()
+        database.execute(*(f"CREATE TABLE {name}_{number} ()" for number in range(5)))
+        return time.monotonic() - begun
+
+    with tempfile.TemporaryDirectory(dir=memory_or_disk(), ignore_cleanup_errors=True) as directory:
+        database = Database(Path(directory))
+        try:
+            with database.slow_disk():
+                assert seconds("slow") >= 0.5
+            assert min(map(seconds, ("fast", "quick", "swift"))) < 0.5
+        finally:
+            database.close()
 
 
 # A soak is worth what its checks are worth. First the one with sight of all effects, tests/crash/history.py ----------

@@ -157,7 +157,7 @@ def _pass_time(soak: Soak) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_gateways_are_upgraded_one_by_one_and_go_back(tmp_path: Path) -> None:
     release = this_release(tmp_path)
     following = next_release(release, tmp_path / "next")

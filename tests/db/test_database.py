@@ -396,21 +396,20 @@ async def test_a_failed_connect_makes_room_again() -> None:
 
 @pytest.mark.thorough
 async def test_a_full_house_is_unavailable(dsn: str) -> None:
-    database = Database(dsn, pool_size=1, connect_timeout=5, idle_timeout=PATIENCE)
     taken, over = asyncio.Event(), asyncio.Event()
 
     async def work(_: Transaction) -> None:
         taken.set()
         await over.wait()
 
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(database.run(work))
-        await taken.wait()
-        with pytest.raises(Unavailable):
-            await database.fetch("SELECT 1")
-        over.set()
-    assert await database.fetchrow("SELECT 1") is not None
-    await database.close()
+    async with Database(dsn, pool_size=1, connect_timeout=5, idle_timeout=PATIENCE) as database:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(database.run(work))
+            await taken.wait()
+            with pytest.raises(Unavailable):
+                await database.fetch("SELECT 1")
+            over.set()
+        assert await database.fetchrow("SELECT 1") is not None
 
 
 async def test_a_database_answers_while_any_of_its_sessions_gets_an_answer(opened: Open) -> None:

@@ -40,12 +40,12 @@ async def test_a_session_pooler_keeps_the_pins(embedded: EmbeddedPostgres, name:
         setting = f"ALTER ROLE {GATEWAY} IN DATABASE {name} SET"
         owner = f"postgresql://postgres@{place}/{name}"
         await execute(owner, f"{setting} TimeZone = 'Asia/Tokyo'", f"{setting} synchronous_commit = off")
-        database = Database(f"postgresql://{GATEWAY}@{place}/{name}", statement_timeout=7, idle_timeout=6)
-        await check_schema(f"postgresql://{GATEWAY}@{place}/{name}")
-        row = await database.fetchrow(PINNED)
+        dsn = f"postgresql://{GATEWAY}@{place}/{name}"
+        await check_schema(dsn)
+        async with Database(dsn, statement_timeout=7, idle_timeout=6) as database:
+            row = await database.fetchrow(PINNED)
         assert row is not None
         assert tuple(row.values()) == ("UTC", "7s", "6s", "on", "fencing-gateway")
-        await database.close()
 
 
 @pytest.mark.parametrize("more", first(["", "server_round_robin = 1", "max_client_conn = 100\ndefault_pool_size = 1"]))
@@ -57,7 +57,6 @@ async def test_any_other_is_refused_at_the_start(embedded: EmbeddedPostgres, nam
             await check_schema(dsn)
         assert "pool_mode = session" in refused.value.advice
         # One that was started before its pooler was there writes nothing.
-        database = Database(dsn)
-        with pytest.raises(SessionsShared):
-            await database.fetchrow_write("CREATE TABLE nothing ()")
-        await database.close()
+        async with Database(dsn) as database:
+            with pytest.raises(SessionsShared):
+                await database.fetchrow_write("CREATE TABLE nothing ()")

@@ -168,7 +168,7 @@ RESTORES = (
 )
 
 
-@pytest.mark.parametrize("way", first(RESTORES), ids=lambda way: way.__name__)
+@pytest.mark.parametrize("way", first(RESTORES, pytest.mark.nightly), ids=lambda way: way.__name__)
 def test_a_restored_database_stays_closed_until_an_operator_opens_it(site: Site, way: Way) -> None:
     asyncio.run(_statuses(site, 33))
     restore = way(site)

@@ -5,6 +5,11 @@
 Requests of all planes are framed well and badly, put behind one another, cut into pieces, sent slowly and broken off.
 ``invariants.py`` says what must hold. The seed decides what is sent; which request comes first is up to the machine.
 If an invariant breaks, the run ends with the smallest conversation that breaks it. ``--only 31`` plays that one.
+
+    python -m tests.fuzz --parsers query rows --minutes 10 --keep
+
+Without names, all parsers of ``parsers.py`` are fuzzed, each for its share of the time. ``make fuzz`` installs what is
+needed. ``--keep`` adds inputs that take new ways to the corpus, which tests replay.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import sys
 import time
 from itertools import count
 
+from tests.fuzz.corpus import fuzz
 from tests.fuzz.driver import run
 from tests.fuzz.stage import staged
 
@@ -29,7 +35,11 @@ def main() -> None:
         "--only", type=int, nargs="*", default=[], help="numbers of conversations; no others are played"
     )
     parser.add_argument("--known", help="a pattern: faults in which it is found do not count")
+    parser.add_argument("--parsers", nargs="*", metavar="NAME", help="fuzz parsers, and no gateway at its socket")
+    parser.add_argument("--keep", action="store_true", help="keep inputs that take new ways, in tests/fuzz/corpus")
     given = parser.parse_args()
+    if given.parsers is not None:
+        sys.exit(fuzz(given.minutes, given.parsers, given.seed, keeps=given.keep))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # everything that runs here is ended with us
     deadline = time.monotonic() + 60 * given.minutes
     for seed in count(given.seed):

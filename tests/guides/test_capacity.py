@@ -13,7 +13,7 @@ from tests.objects.clients import call, connect
 from tests.running import API_KEY, config, running
 from tests.waiting import PATIENCE
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.nightly
 
 PAGE = (ROOT / "docs/performance.md").read_text()
 NUMBER = 300

@@ -236,6 +236,14 @@ async def test_a_request_under_way_does_not_get_the_refusal_of_what_follows_it(p
     assert await exchange(port, broken) == b""
 
 
+async def test_so_many_requests_may_wait_on_a_connection_and_no_more(port: int) -> None:
+    """Each takes memory. The first one may be under way, so the connection ends without an answer."""
+    first, waiting = b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n", b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
+    most = waiting * (connection.MOST_PIPELINED - 1) + head(1)
+    assert (await exchange(port, first + most)).count(b"HTTP/1.1 200 ") == connection.MOST_PIPELINED + 1
+    assert await exchange(port, first + waiting + most) == b""
+
+
 async def test_a_coding_of_the_body_that_is_not_served_is_refused(port: int) -> None:
     for coding in (b"gzip, chunked", b"identity, chunked", b"chunked, chunked", b"x"):
         answer = await exchange(port, CHUNKED.replace(b"chunked", coding) + b"5\r\nhello\r\n0\r\n\r\n")

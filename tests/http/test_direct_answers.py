@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise, product
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -28,6 +28,7 @@ from gateway.observe.events import RequestAnswered, WriteAccepted
 from gateway.tables.execute.fast_path import FastPath
 from tests.postgres import GATEWAY, Server, fresh_database
 from tests.running import API_KEY, Events, config, running
+from tests.tiers import first
 from tests.waiting import PATIENCE
 
 ROWS = 12
@@ -282,7 +283,8 @@ def direct_answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("role", "seed"), [*product([None], range(6)), *product(["direct"], range(3))])
+@pytest.mark.parametrize("role", [None, "direct"])
+@pytest.mark.parametrize("seed", first(range(6), pytest.mark.nightly))
 async def test_no_client_sees_whether_a_request_had_a_task(
     postgres_server: Server,
     monkeypatch: pytest.MonkeyPatch,
@@ -488,6 +490,23 @@ async def test_a_stale_write_is_refused_without_a_task_and_as_in_one(
     told = [one for one in overtaken.events if isinstance(one, RequestAnswered) and one.status == 412]
     assert told[0]._replace(request_id="", seconds=0.0) == told[1]._replace(request_id="", seconds=0.0)
     assert told[1].code == "token-stale"
+
+
+async def test_each_refusal_of_a_zombie_names_its_own_entry_and_the_fence_of_that_moment(
+    overtaken: Stage, direct_answers: list[int]
+) -> None:
+    answers = []
+    for fence in (9, 9, 10):
+        await overtaken.lock.execute(f"UPDATE fencing.fence SET value = {fence}")
+        overtaken.writer.write(PLAIN)
+        answers.append((await overtaken.answer()).decode())
+    assert direct_answers == [412, 412, 412]
+    recorded = (await overtaken.lock.fetch(STALE))[1:]
+    assert [entry["fence_value"] for entry in recorded] == [9, 9, 10]
+    assert [entry["id"].version for entry in recorded] == [4, 4, 4]
+    for entry, answer in zip(recorded, answers, strict=True):
+        assert f"the fence is {entry['fence_value']}," in answer
+        assert f"rejection {entry['id']}." in answer
 
 
 async def test_a_stale_write_without_a_task_is_on_record_before_its_answer(

@@ -179,11 +179,13 @@ async def refused(gateway: Gateway, problem: Problem) -> None:
 
 
 async def test_a_store_that_is_not_there(installation: Installation, gateway: Gateway) -> None:
-    nowhere = Database(f"postgresql://nobody@127.0.0.1:{free_port()}/none", connect_timeout=0.5)
-    async with connected(f"http://127.0.0.1:{free_port()}") as upstream:
+    address = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
+    async with (
+        Database(address, connect_timeout=0.5) as nowhere,
+        connected(f"http://127.0.0.1:{free_port()}") as upstream,
+    ):
         for store in (BucketStore(upstream, BUCKET), RowStore(nowhere)):
             await refused(installation.gateway(store=store), Problem.UNREACHABLE)
-    await nowhere.close()
     assert await installation.tokens() == {"order/5": 1}
 
 
@@ -303,8 +305,7 @@ async def test_rows_without_a_table_or_a_right(installation: Installation, gatew
     ],
 )
 async def test_an_address_that_cannot_be_read_is_told_without_its_password(dsn: str) -> None:
-    database = Database(dsn, connect_timeout=1.0)
-    with pytest.raises(JournalUnusable, match=r"journal\.dsn is not the address of a database") as refused:
-        await RowStore(database).read("marker")
-    await database.close()
+    async with Database(dsn, connect_timeout=1.0) as database:
+        with pytest.raises(JournalUnusable, match=r"journal\.dsn is not the address of a database") as refused:
+            await RowStore(database).read("marker")
     assert "hunter2" not in "".join(traceback.format_exception(refused.value))

@@ -24,6 +24,7 @@ UNSEEN = "another ETag than the condition's"
 """The copy writes the same object again, with the same metadata, while nothing newer is there. No client can tell."""
 ANSWERS_SUFFICE = {
     "forbidden ETags",
+    "forbidding for bumps",
     "forbidding what a write settles",
     "marking what is being settled",
     "a settler's own write-id",

@@ -176,15 +176,16 @@ SLOW = {
     *(scope.name for scope in LOST),
     *(scope.name for scope in LATER if scope.name not in ("later, tags", "later, an upload")),
 }  # fmt: skip
+SLOWEST = {"no other ETag, a put", "no other ETag, a delete"}
 
 
 def tiered(cases: Iterable[Scope | tuple[Any, ...]]) -> list[Any]:
-    """Return pytest's parameters, thorough where the last one is a slow scope or the name of one."""
+    """Return pytest's parameters, with marks where the last one is a slow scope or the name of one."""
     made = []
     for case in cases:
         values = case if isinstance(case, tuple) else (case,)
         name = getattr(values[-1], "name", values[-1])
-        marks = [pytest.mark.thorough] if name in SLOW else []
+        marks = [pytest.mark.nightly] if name in SLOWEST else [pytest.mark.thorough] if name in SLOW else []
         made.append(pytest.param(*values, id=": ".join((*values[:1], name)[-len(values) :]), marks=marks))
     return made
 

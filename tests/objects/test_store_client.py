@@ -300,8 +300,20 @@ async def test_an_answer_that_the_gateway_breaks_off_is_not_whole() -> None:
             await response.read()
 
 
-@pytest.mark.parametrize("said", [b"HTTP/1.1 103 Early Hints\r\nX: y\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: "])
-async def test_a_head_without_an_end_is_given_up(said: bytes) -> None:
+IN_CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 103 Early Hints\r\nX: y\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: ",
+        IN_CHUNKS + b"0\r\nX: ",
+        IN_CHUNKS + b"1;",
+    ],
+    ids=["interim heads", "a head", "a trailer", "the extension of a chunk"],
+)
+async def test_what_has_no_end_is_given_up(said: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(said)
@@ -312,7 +324,7 @@ async def test_a_head_without_an_end_is_given_up(said: bytes) -> None:
 
     async with listening(serve) as store, upstream(store) as up, asyncio.timeout(20):
         with pytest.raises(Unavailable, match="no end"):
-            await up.send("GET", "/bucket/key")
+            await (await up.send("GET", "/bucket/key")).read()
 
 
 def served_by(authority: Authority, name: str, folder: Path) -> ssl.SSLContext:

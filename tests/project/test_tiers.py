@@ -1,14 +1,12 @@
-"""Every promise of the README is shown in the first tier, and each tier collects all of its tests."""
+"""Every promise of the README is shown in the first tier."""
 
 import ast
 import re
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from tests import ROOT, tiers
+from tests import ROOT
 
 TESTS = ROOT / "tests"
 LATER = {"thorough", "installed", "nightly"}
@@ -44,27 +42,3 @@ def test_a_promise_is_shown_in_the_first_tier(path: str, name: str) -> None:
     left_out = [one for one, later in found.items() if later and (not name or one == name)]
     assert not left_out, "take the mark away, or name a test in tests/README.md that has none"
     assert not name or name in found, "tests/README.md names a test that is gone"
-
-
-@pytest.mark.parametrize(
-    ("asked", "path", "left_out"),
-    [
-        ("installed and not citus", "test_text.py", True),
-        ("installed", "web/test_reading.py", None),
-        ("installed or thorough", "test_text.py", None),
-        ("thorough and not installed", "test_text.py", None),
-    ],
-)
-def test_only_a_run_of_installed_tests_leaves_files_out(asked: str, path: str, *, left_out: bool | None) -> None:
-    config: Any = SimpleNamespace(option=SimpleNamespace(markexpr=asked))
-    assert tiers.pytest_ignore_collect(TESTS / path, config) is left_out
-
-
-@pytest.mark.parametrize(("path", "known"), [("test_text.py", False), ("web/test_reading.py", True)])
-def test_no_installed_test_is_where_it_would_not_be_collected(path: str, *, known: bool) -> None:
-    item: Any = SimpleNamespace(nodeid=path, path=TESTS / path, get_closest_marker=lambda _: True)
-    if known:
-        tiers.pytest_itemcollected(item)
-        return
-    with pytest.raises(ValueError, match="add its file to INSTALLED"):
-        tiers.pytest_itemcollected(item)

@@ -503,10 +503,9 @@ async def test_a_count_is_not_lost_with_the_database(database: Database, monkeyp
     refusing = Denials(database, ignore)
     for _ in range(5):
         assert isinstance(await refusing.refuse(*lacking("table public.orders", ANONYMOUS)), Unauthenticated)
-    nowhere = Database("postgresql://127.0.0.1:1/nowhere", pool_size=1, connect_timeout=0.2)
-    with pytest.raises(Unavailable):
-        await refusing.flush(nowhere)
-    await nowhere.close()
+    async with Database("postgresql://127.0.0.1:1/nowhere", pool_size=1, connect_timeout=0.2) as nowhere:
+        with pytest.raises(Unavailable):
+            await refusing.flush(nowhere)
     await refusing.flush(database)
     await refusing.flush(database)
     assert await strangers(database) == [1, 4]

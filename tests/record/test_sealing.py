@@ -361,7 +361,8 @@ class TestInTheBackground:
             await written(database, 3)
             while (await record.read_head(database)).position < 3:
                 await asyncio.sleep(0.01)
-        assert len([event for event in events if isinstance(event, SweepFailed)]) == 1, "it is said once"
+        # How often it fails until the function is back is a matter of time.
+        assert {event.what for event in events if isinstance(event, SweepFailed)} == {"entries that are to be sealed"}
 
     async def test_every_gateway_drops_and_prepares_partitions(self, database: Database) -> None:
         events = Events()

@@ -20,8 +20,15 @@ MODULE = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"
 @contextmanager
 def running() -> Iterator[Store]:
     """Start the server on a free port; killed and removed on exit. Raises ``StoreMissing``."""
+    with tempfile.TemporaryDirectory(prefix="minio") as name, serving(Path(name), free_port()) as store:
+        yield store
+
+
+@contextmanager
+def serving(directory: Path, port: int) -> Iterator[Store]:
+    """Start the server on what the directory has; killed on exit. Raises ``StoreMissing``."""
     minio = program("minio", f"go install {MODULE}")
-    endpoint = f"127.0.0.1:{free_port()}"
+    endpoint = f"127.0.0.1:{port}"
     environment = {
         **os.environ,
         "MINIO_ROOT_USER": OWNER.access_key_id,
@@ -30,9 +37,8 @@ def running() -> Iterator[Store]:
         "MINIO_BROWSER": "off",
         "MINIO_UPDATE": "off",
     }
-    with tempfile.TemporaryDirectory(prefix="minio") as name:
-        log = Path(name) / "log"
-        command = [minio, "server", f"{name}/data", "--address", endpoint, "--quiet"]
-        with daemon(command, log, environment) as process:
-            wait_until(partial(answers, f"http://{endpoint}/minio/health/cluster", well=True), process, log)
-            yield Store("minio", f"http://{endpoint}")
+    log = directory / "log"
+    command = [minio, "server", f"{directory}/data", "--address", endpoint, "--quiet"]
+    with daemon(command, log, environment) as process:
+        wait_until(partial(answers, f"http://{endpoint}/minio/health/cluster", well=True), process, log)
+        yield Store("minio", f"http://{endpoint}")

@@ -234,9 +234,8 @@ async def test_a_locked_row_does_not_hold_up_the_others(
 class TestLockTimeout:
     @pytest.fixture
     async def database(self, dsn: str) -> AsyncIterator[Database]:
-        opened = Database(dsn, lock_timeout=0.5, connect_timeout=PATIENCE)
-        yield opened
-        await opened.close()
+        async with Database(dsn, lock_timeout=0.5, connect_timeout=PATIENCE) as opened:
+            yield opened
 
     async def test_who_waits_for_a_lock_in_vain_fails_alone(
         self, write: Send, trips: list[int], stranger: asyncpg.Connection

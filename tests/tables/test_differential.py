@@ -148,7 +148,7 @@ def _seen(response: httpx.Response, offset: int) -> tuple[int, str, dict[str, st
     return response.status_code, alike(response.text), {**headers, **({"etag": ""} if "etag" in headers else {})}
 
 
-@pytest.mark.parametrize("seed", first(range(4)))
+@pytest.mark.parametrize("seed", first(range(4), pytest.mark.nightly))
 async def test_nobody_sees_which_way_a_request_has_gone(
     client: httpx.AsyncClient, tables: Database, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

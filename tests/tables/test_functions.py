@@ -53,6 +53,20 @@ def test_named_arguments_come_before_the_whole_body() -> None:
         both.choose("public", "f", {"z"}, None)
 
 
+def test_a_name_that_is_empty_means_the_one_argument_without_a_name() -> None:
+    text, other, none = function(Parameter("", "text")), function(Parameter("", "bytea")), function()
+    assert known(text, none).choose("public", "f", {""}, "json") == Choice(text, whole=True)
+    assert known(text, none).choose("public", "f", set(), "json") == Choice(none)
+    refused: tuple[tuple[tuple[Function, ...], BodyType | None], ...] = (
+        ((text, none), None),
+        ((other,), "json"),
+        ((text,), "urlencoded"),
+    )
+    for forms, kind in refused:
+        with pytest.raises(DialectError, match="Could not find the function"):
+            known(*forms).choose("public", "f", {""}, kind)
+
+
 @pytest.mark.parametrize(
     ("names", "kind", "message", "details"),
     [
@@ -92,7 +106,7 @@ def test_an_unknown_function_gets_no_suggestion() -> None:
 
 def test_a_call_that_several_forms_take_is_refused() -> None:
     with pytest.raises(DialectError) as caught:
-        known(function(A), function(Parameter("a", "text"))).choose("public", "f", {"a"}, None)
+        known(function(Parameter("a", "text")), function(A)).choose("public", "f", {"a"}, None)
     assert (caught.value.code, caught.value.status) == ("PGRST203", 300)
     assert caught.value.message == (
         "Could not choose the best candidate function between: public.f(a => integer), public.f(a => text)"
@@ -111,6 +125,11 @@ CREATE FUNCTION total(VARIADIC v int[]) RETURNS bigint LANGUAGE sql IMMUTABLE AS
 CREATE FUNCTION echo(json) RETURNS json LANGUAGE sql IMMUTABLE AS 'SELECT $1';
 CREATE FUNCTION shout(text) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT upper($1)';
 CREATE FUNCTION size(bytea) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT length($1)';
+CREATE FUNCTION unnamed(int) RETURNS text LANGUAGE sql IMMUTABLE AS $$SELECT 'a number'$$;
+CREATE FUNCTION unnamed(int, text) RETURNS text LANGUAGE sql IMMUTABLE AS $$SELECT 'two'$$;
+CREATE FUNCTION unnamed(text) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT $1';
+CREATE FUNCTION unnamed() RETURNS text LANGUAGE sql IMMUTABLE AS $$SELECT 'none'$$;
+CREATE FUNCTION numbered(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT $1';
 CREATE FUNCTION vague(a int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1';
 CREATE FUNCTION vague(a text) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 2';
 CREATE FUNCTION pay(account bigint, amount bigint) RETURNS bigint LANGUAGE sql
@@ -130,8 +149,8 @@ CREATE FUNCTION lasting_read() RETURNS text LANGUAGE sql STABLE AS $$
 CREATE FUNCTION now_shown() RETURNS text LANGUAGE sql STABLE AS $$SELECT current_setting('TimeZone')$$;
 """
 NAMES = (
-    "add", "evens", "rich_users", "pair", "listed", "total", "echo", "shout", "size", "vague", "pay",
-    "lying", "touch_all", "failing", "full_control", "now_shown", "later", "lasting", "lasting_read",
+    "add", "evens", "rich_users", "pair", "listed", "total", "echo", "shout", "size", "vague", "unnamed", "numbered",
+    "pay", "lying", "touch_all", "failing", "full_control", "now_shown", "later", "lasting", "lasting_read",
 )  # fmt: skip
 LOCK = {"fencing-token": "5", "fencing-resource": "account/1"}
 
@@ -189,6 +208,9 @@ async def test_other_bodies(client: httpx.AsyncClient) -> None:
     assert (await asked("total", "application/x-www-form-urlencoded", b"v=1&v=2")).json() == 3
     assert (await asked("add?columns=a", "application/json", b'{"a": 1, "b": 2, "c": 3}')).json() == 11
     assert (await asked("listed", "application/json", b"")).json()[0] == {"x": 1, "y": "a"}
+    assert (await asked("unnamed", "application/json", b'{"": "x"}')).json() == '{"": "x"}'
+    assert (await asked("unnamed", "application/json", b"{}")).json() == "none"
+    answered(await asked("numbered", "application/json", b'{"": 1}'), 404, "PGRST202")
     answered(await asked("add", "text/csv", b"a\n1\n"), 400, "PGRST102")
     answered(await asked("add", "application/json", b"{"), 400, "PGRST102")
     answered(await asked("add", "application/json", b"[1]"), 404, "PGRST202")

@@ -379,14 +379,14 @@ def fuzzed(examples: int) -> settings:
 
 
 @pytest.mark.thorough
-@fuzzed(600)
+@fuzzed(200)
 @given(asked=requests())
 def test_any_request_gets_a_clear_answer_and_writes_nothing_it_has_not_claimed(watched: Watched, asked: Asked) -> None:
     ask(watched, asked)
 
 
 @pytest.mark.thorough
-@fuzzed(200)
+@fuzzed(70)
 @given(asked=transactions())
 def test_so_does_any_transaction(watched: Watched, asked: Asked) -> None:
     ask(watched, asked)

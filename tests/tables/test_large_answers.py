@@ -167,7 +167,7 @@ async def test_wide_characters_take_the_memory_that_they_need() -> None:
 
 
 async def test_locked_rows_of_one_caller_take_its_share_of_sessions(dsn: str, database: Database) -> None:
-    patient, locked, over = Database(dsn, pool_size=16), asyncio.Event(), asyncio.Event()
+    locked, over = asyncio.Event(), asyncio.Event()
 
     async def lock(transaction: Transaction) -> None:
         await transaction.fetch("SELECT FROM notes WHERE id > 2 FOR UPDATE")
@@ -176,7 +176,11 @@ async def test_locked_rows_of_one_caller_take_its_share_of_sessions(dsn: str, da
 
     await change(database, "INSERT INTO notes SELECT id, 'short' FROM generate_series(3, 40) AS id")
     fenced = {"Fencing-Token": "5"}
-    async with Stage(patient).client(ANN, BEN) as client, asyncio.TaskGroup() as tasks:
+    async with (
+        Database(dsn, pool_size=16) as patient,
+        Stage(patient).client(ANN, BEN) as client,
+        asyncio.TaskGroup() as tasks,
+    ):
         for number in range(3, 41):  # no fence has to rise later on
             answered(await client.patch(f"/notes?id=eq.{number}", json={"note": "y"}, headers=fenced), 204)
         tasks.create_task(database.run(lock))
@@ -193,7 +197,6 @@ async def test_locked_rows_of_one_caller_take_its_share_of_sessions(dsn: str, da
         assert not any(one.done() for one in stuck)
         over.set()
     assert {one.result().status_code for one in stuck} == {204}
-    await patient.close()
 
 
 async def test_answers_that_a_caller_does_not_read_take_its_own_share_of_the_memory(stage: Stage) -> None:
@@ -264,23 +267,21 @@ async def test_a_slow_pattern_of_a_stranger_ends_and_keeps_no_other_waiting(
 
 
 async def test_a_read_has_less_time_than_a_write(dsn: str, database: Database) -> None:
-    impatient = Database(dsn, read_timeout=0.2)
-    async with Stage(impatient).client(ANN) as client:
+    async with Database(dsn, read_timeout=0.2) as impatient, Stage(impatient).client(ANN) as client:
         answer = await client.get("/rpc/slow?seconds=0.5")
         answered(answer, 503)
         assert "statement timeout" in answer.json()["message"]
         fenced = {"Fencing-Token": "5", "Fencing-Resource": "notes/2"}
         answered(await client.post("/rpc/pause", json={"seconds": 0.5}, headers=fenced), 200)
-    await impatient.close()
 
 
 async def test_a_read_of_a_known_form_takes_no_session_of_writes(dsn: str, database: Database) -> None:
-    small, over = Database(dsn, pool_size=1), asyncio.Event()
+    over = asyncio.Event()
 
     async def hold(_: Transaction) -> None:
         await over.wait()
 
-    async with Stage(small).client(ANN) as client:
+    async with Database(dsn, pool_size=1) as small, Stage(small).client(ANN) as client:
         for _ in range(2):
             answered(await client.get("/notes?id=eq.2"), 200)
         async with asyncio.TaskGroup() as tasks:
@@ -288,7 +289,6 @@ async def test_a_read_of_a_known_form_takes_no_session_of_writes(dsn: str, datab
             await asyncio.sleep(0.1)
             answered(await client.get("/notes?id=eq.2"), 200)
             over.set()
-    await small.close()
 
 
 async def test_a_read_with_embedded_tables_shares_no_trip(stage: Stage) -> None:

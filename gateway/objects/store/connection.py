@@ -244,7 +244,7 @@ class _Connection(asyncio.Protocol):
             raise NotConnectedError(self._failure)
         answer = self._answer = Answer(self)
         self.closed_early = True
-        self._is_head, self._head_size, self._ends_by_closing = method == "HEAD", 0, False
+        self._is_head, self._unread, self._ends_by_closing = method == "HEAD", 0, False
         self._is_interim = self._is_over = self._is_spoilt = self._is_paused = self._stays = False
         self._needs_progress = method == "GET" or isinstance(body, BodyStream)
         self._awaits_source, self._since, self._limit = False, self._loop.time(), limit
@@ -372,6 +372,7 @@ class _Connection(asyncio.Protocol):
             self.abort()
             return
         self.closed_early, self._since = False, self._progressed()
+        self._unread += len(data)
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade):
@@ -383,10 +384,9 @@ class _Connection(asyncio.Protocol):
             # Ceph ends the answer to some HEADs as if it had a body. The next answer would begin there.
             self._is_spoilt = self._is_spoilt or (self._is_head and data.split(b"\r\n\r\n", 1)[1:] != [b""])
             self._end(answer)
-        elif not answer.status:
-            self._head_size += len(data)
-            if self._head_size > _MAX_HEAD:  # of interim answers, too
-                self._break_off("its head has no end")
+        # No body came of it: heads of interim answers, too, trailers, or extensions of chunks. The parser keeps them.
+        elif self._unread > _MAX_HEAD:
+            self._break_off("its head or its trailer has no end")
 
     def _end(self, answer: Answer) -> None:
         """Let the answer go: it is whole. Keep the connection if it is good for another request."""
@@ -439,6 +439,7 @@ class _Connection(asyncio.Protocol):
         answer.wake()
 
     def on_body(self, piece: bytes) -> None:
+        self._unread = 0
         if self._answer is not None and not self._is_over and self._answer.add(piece) and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()

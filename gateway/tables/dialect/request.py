@@ -221,7 +221,7 @@ def parse(method: str, query_string: bytes, headers: Mapping[bytes, str]) -> Req
     """Read one request. Raises ``DialectError`` with PostgREST's code for whatever cannot be read or is not served."""
     query = parse_query(query_string)
     if query.embeds and method not in READS:
-        raise not_implemented("Embedding on a write")
+        raise not_implemented("Embedding on a write or a call")
     if method == "GET" and b"range" in headers:
         query = narrowed(query, headers[b"range"])
     return Request(

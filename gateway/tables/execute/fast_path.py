@@ -23,10 +23,11 @@ Each decision has its place:
 
 from asyncio import Future
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
+from uuid import uuid4
 
 from gateway.auth.grants import Rights
 from gateway.auth.principal import OWN, Principal, Proof, Use
@@ -37,7 +38,7 @@ from gateway.db.database import Database, Record
 from gateway.db.fences import Claim
 from gateway.db.pool import wants_retry
 from gateway.errors import FenceRefusal, GatewayError, SqlError, Unavailable
-from gateway.fencing.decision import Enforcement, Equal
+from gateway.fencing.decision import Enforcement, Equal, Fence
 from gateway.fencing.record import Attempt, Rejection, refusal_error, shown_program
 from gateway.fencing.token import Token
 from gateway.http.body import LARGE, SMALL
@@ -54,7 +55,7 @@ from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Headers, Response, Row, Written, check_put
 from gateway.tables.execute import recipes
 from gateway.tables.execute.acting import KnownRole, Role, known_role, role_of
-from gateway.tables.execute.batches import Asked, Batches
+from gateway.tables.execute.batches import HALF_FROM, Asked, Batches
 from gateway.tables.execute.fenced_write import accepted_under, written_columns
 from gateway.tables.execute.idempotency import IdempotencyKey
 from gateway.tables.execute.planning import Incoming, PlannedWrite, Sender
@@ -82,6 +83,9 @@ _MOST_RECIPES = 4096
 # Bytes of all recipes, roughly.
 _LARGEST_RECIPES = 8 * 1024 * 1024
 _MOST_FENCES = 4096
+_MOST_REFUSALS = 256
+_ANY_ENTRY = uuid4()
+_ANY = str(_ANY_ENTRY).encode()
 
 # Classes of SQLSTATE: invalid values, unknown names, unknown schemas.
 _OF_NAMES_AND_VALUES = frozenset(("22", "42", "3F"))
@@ -192,11 +196,14 @@ class FastPath:
         self._storms: Lane[tuple[str, Attempt], Rejection | None] = Lane(
             audit.overtaken,
             most=MOST_TOGETHER,
+            half_from=HALF_FROM,
             pause=lambda: refusals.GIVING_WAY if self._writes.busy() else 0.0,
         )
         # Fences that were higher than a token shown to them. A fence never goes down, so a write with a lower token is
         # not sent again. Its answer is what the database says when the refusal is recorded.
         self._overtaken: Bounded[str, Token] = Bounded(_MOST_FENCES)
+        # Answers to refused writes without a task, each with the fence that it tells of.
+        self._refusals: Bounded[tuple[str, Token | None], tuple[Fence | None, Response]] = Bounded(_MOST_REFUSALS)
         # Tokens that fences carry since a write of this gateway has raised them.
         self._raised: Bounded[str, Token] = Bounded(_MOST_FENCES)
         # Statements, with their resources, whose answer was too large for a shared trip: it undid the whole batch.
@@ -305,7 +312,7 @@ class FastPath:
         if found is None:
             return None
         if isinstance(found, Rejection):
-            return errors.answer(self._overtaken_by(found))
+            return self._refused(found)
         if asked.claim is None:
             return self._read(candidate, found)
         if not found["held"]:
@@ -476,6 +483,21 @@ class FastPath:
         answer = response.read(recipe.request, row, plain.form.path, candidate.query_string)
         answer.headers.extend(recipe.profile)
         return answer
+
+    def _refused(self, rejection: Rejection) -> Response:
+        """Return the answer to a stale write that is on record.
+
+        A zombie repeats itself, and so do the answers, but for the id of the entry. They are written once, with an id
+        in its place that no caller knows.
+        """
+        about = rejection.resource, rejection.attempt.token
+        known = self._refusals.get(about)
+        if known is None or known[0] != rejection.fence:
+            answer = errors.answer(self._overtaken_by(replace(rejection, id=_ANY_ENTRY)))
+            known = self._refusals.remember(about, (rejection.fence, answer))
+        status, headers, body, code = known[1]
+        body = body.replace(_ANY, str(rejection.id).encode())
+        return Response(status, [*headers], body, code)
 
     def _admits_each_time(self, resource: str, token: Token) -> bool:
         """Return whether a policy has to look at this token although the fence carries it."""

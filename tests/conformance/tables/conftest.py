@@ -26,7 +26,7 @@ TABLES = (
 FUNCTIONS = (
     *(f"cinema.{name}" for name in (
         "add", "films_of", "film", "greet", "sum_all", "retitle", "close_all", "take_seats", "whole", "either", "sly",
-        "teapot", "sealed", "garbled",
+        "teapot", "sealed", "garbled", "spoken", "numbered",
     )),
     "archive.boxed",
 )  # fmt: skip

@@ -90,6 +90,9 @@ CREATE FUNCTION retitle(number int, new_title text) RETURNS SETOF films LANGUAGE
 CREATE FUNCTION close_all() RETURNS void LANGUAGE sql AS 'UPDATE cinema.seats SET taken = true';
 CREATE FUNCTION take_seats() RETURNS SETOF seats LANGUAGE sql AS 'UPDATE cinema.seats SET taken = true RETURNING *';
 CREATE FUNCTION whole(document json) RETURNS json IMMUTABLE LANGUAGE sql AS 'SELECT document';
+-- Their argument has no name.
+CREATE FUNCTION spoken(text) RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT $1';
+CREATE FUNCTION numbered(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1';
 -- The gateway's configuration does not list it.
 CREATE FUNCTION unlisted() RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION either(value int) RETURNS text IMMUTABLE LANGUAGE sql AS $$ SELECT 'a number' $$;

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -26,6 +27,10 @@ type line struct {
 	At       float64
 	Places   map[string]json.RawMessage
 	Fences   map[string]token
+
+	Mode               string
+	Storage, Resources []string
+	Since, From, Until float64
 }
 
 // history is all operations of a file, sorted by the register that they are about.
@@ -39,6 +44,10 @@ type history struct {
 	claims           map[string]map[token]int64 // that may have raised a fence: when the first one was sent
 	fenced           map[string]bool            // the resources that have a fence, or should
 	objects          map[string]bool            // those with objects
+	writers          map[string]int             // of places: how many operations have written there
+	rewinds          []line
+	journal          bool // raises are in a journal before they are committed
+	last             line // the final state
 }
 
 // raise is a token that was acknowledged.
@@ -66,8 +75,8 @@ func read(file io.Reader) (*history, error) {
 		if err := json.Unmarshal(scanner.Bytes(), &one); err != nil {
 			return nil, fmt.Errorf("line %d: %w", len(lines)+1, err)
 		}
-		if one.Line == "rewind" {
-			return nil, errors.New("a rewind ends linearizability, so this history is not judged")
+		if one.Line == "rewind" && (len(lines) == 0 || lines[0].Mode != "sync") {
+			return nil, errors.New("a rewind loses what was acknowledged unless the mode is sync: this history is not judged")
 		}
 		lines = append(lines, one)
 	}
@@ -79,6 +88,7 @@ func read(file io.Reader) (*history, error) {
 		clients: map[string]int{}, resources: map[string]string{},
 		contents: map[write]seen{}, claims: map[string]map[token]int64{},
 		raises: map[string][]raise{}, fenced: map[string]bool{}, objects: map[string]bool{},
+		writers: map[string]int{}, last: lines[len(lines)-1], journal: lines[0].Mode == "sync",
 	}
 	h.judgeable(lines)
 	return h, nil
@@ -93,11 +103,15 @@ func (h *history) judgeable(lines []line) {
 				h.raises[resource] = append(h.raises[resource], raise{presented, nanoseconds(*one.Answered)})
 			}
 		}
+		if one.Line == "rewind" {
+			h.rewinds = append(h.rewinds, one)
+		}
 		for _, written := range one.writes("") {
 			h.contents[written] = seen{h.contents[written].writers + 1, horizon}
 		}
 		for _, raw := range one.Writes {
 			place, resource := text(raw[0]), text(raw[1])
+			h.writers[place]++
 			h.resources[place] = resource
 			h.objects[resource] = h.objects[resource] || strings.Contains(place, "objects/")
 		}
@@ -124,6 +138,9 @@ func (h *history) judgeable(lines []line) {
 		case "final":
 			h.final(one)
 		}
+	}
+	for _, one := range h.rewinds {
+		h.rewind(one)
 	}
 	// Any number of them with one token raises the fence as the first one can.
 	for resource, tokens := range h.claims {
@@ -183,15 +200,16 @@ func (h *history) operation(one line) {
 				until = h.until(resource, presented.below)
 			}
 			if until >= sent {
-				h.add(h.contentsOf(resource), one.Who, asked, sent, until)
+				h.add(h.contentsOf(resource), one.Who, asked, h.notBefore(asked.places, sent, until), until)
 			}
 			if h.objects[resource] && !open {
 				asked.places = nil
 				h.add(h.fenceOf(resource), one.Who, asked, sent, ended)
 			}
 		}
-		// A write of an object can raise the fence, and be overtaken before it is sent.
-		if may := one.Answer != "stale" || h.objects[resource]; may && (!effective || open) {
+		// A write of an object can raise the fence, and be overtaken before it is sent. With a journal in mode sync, a raise
+		// is there before its write. An opening of the database then raises the fence for it.
+		if h.journal || (one.Answer != "stale" || h.objects[resource]) && (!effective || open) {
 			if h.claims[resource] == nil {
 				h.claims[resource] = map[token]int64{}
 			}
@@ -200,6 +218,26 @@ func (h *history) operation(one line) {
 			}
 		}
 	}
+}
+
+// notBefore returns when a write can have taken effect at the earliest. If no other one wrote at its place, and nothing is
+// there at the end, a rewind took it, and its copy was begun before. The search would find that out at its very end.
+func (h *history) notBefore(places []write, sent, answered int64) int64 {
+	for _, one := range places {
+		if _, isThere := h.last.Places[one.place]; isThere || h.writers[one.place] > 1 {
+			continue
+		}
+		since := int64(forever)
+		for _, rewind := range h.rewinds {
+			if isBelow(one.place, rewind.Storage) && nanoseconds(rewind.From) >= sent {
+				since = min(since, nanoseconds(rewind.Since))
+			}
+		}
+		if since < answered {
+			sent = max(sent, since+1)
+		}
+	}
+	return sent
 }
 
 // outcome says of a write without a clear answer whether it can matter, whether that stays open, and when it must have
@@ -234,6 +272,23 @@ func (h *history) lease(one line) {
 	h.locks[one.Resource] = append(h.locks[one.Resource], h.made(one.Who, asked, asked.sent, asked.by))
 }
 
+// rewind lets the places of its storage and its locks go back. Fences stay: the mode keeps what was acknowledged.
+func (h *history) rewind(one line) {
+	since, begun, ended := nanoseconds(one.Since), nanoseconds(one.From), nanoseconds(one.Until)
+	saved, back := request{deed: saves}, request{deed: rewinds, goBack: one.Storage}
+	for resource := range h.fenced {
+		if isBelow(resource, one.Resources) {
+			h.add(h.contentsOf(resource), "rewind", saved, since, since)
+			h.add(h.contentsOf(resource), "rewind", back, begun, ended)
+		}
+	}
+	for name := range h.locks {
+		if isBelow(name, one.Resources) {
+			h.locks[name] = append(h.locks[name], h.made("rewind", saved, since, since), h.made("rewind", back, begun, ended))
+		}
+	}
+}
+
 func (h *history) read(who, place string, content json.RawMessage, sent, answered int64) {
 	asked := request{deed: reads, places: []write{{place, string(content)}}}
 	resource, known := h.resources[place]
@@ -243,21 +298,23 @@ func (h *history) read(who, place string, content json.RawMessage, sent, answere
 	h.add(h.contentsOf(resource), who, asked, sent, answered)
 }
 
+// final reads one place after the other. At one time, a wrong choice of the search would show only in any order of them.
 func (h *history) final(one line) {
 	at := nanoseconds(one.At)
+	found := map[string]json.RawMessage{}
 	for place := range h.resources {
-		if _, has := one.Places[place]; !has {
-			h.read("final", place, json.RawMessage(nothing), at, at)
-		}
+		found[place] = json.RawMessage(nothing)
 	}
-	for place, content := range one.Places {
-		h.read("final", place, content, at, at)
+	maps.Copy(found, one.Places)
+	for _, place := range slices.Sorted(maps.Keys(found)) {
+		at++
+		h.read("final", place, found[place], at, at)
 	}
 	for resource := range one.Fences {
 		h.fenced[resource] = true
 	}
 	for resource := range h.fenced {
-		h.add(h.fenceOf(resource), "final", request{deed: looks, token: one.Fences[resource]}, at, at)
+		h.add(h.fenceOf(resource), "final", request{deed: looks, token: one.Fences[resource]}, at+1, at+1)
 	}
 }
 

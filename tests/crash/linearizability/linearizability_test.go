@@ -77,6 +77,10 @@ func judged(t *testing.T, timeout time.Duration, lines ...string) verdict {
 
 var first, second = row("done", 1, 1, 2, "101"), row("done", 2, 3, 4, "102")
 
+// The database stops at 20, and comes back at 21 as a copy that was begun at 10. Objects do not go back.
+var mode, rewind = `{"line": "mode", "mode": "sync"}`,
+	`{"line": "rewind", "storage": ["rows/"], "resources": ["job/", "lock/"], "since": 10, "from": 20, "until": 21}`
+
 func TestHonestHistories(t *testing.T) {
 	for name, lines := range map[string][]string{
 		"one after the other": {first, second, row("stale", 1, 5, 6, "103"), final(2, `"rows/1": 102`)},
@@ -103,6 +107,20 @@ func TestHonestHistories(t *testing.T) {
 		"a lock that expires": {
 			lock("acquire", "done", 1, 10, 1, 2), lock("acquire", "done", 2, 10, 10, 11.5), lock("renew", "lost", 1, 10, 12, 13), final(0, ""),
 		},
+		"a raise that an opening finds in the journal, before its write": {
+			mode, first, row("done", 3, 3, 9, "103"), row("stale", 2, 4, 5, "102"), look("rows/1", "101", 6, 7), final(3, `"rows/1": 103`),
+		},
+		"a raise that an opening finds in the journal, of a write that is overtaken": {
+			mode, first, row("stale", 3, 3, 9, "103"), row("stale", 2, 4, 5, "102"), row("done", 4, 6, 7, "104"), final(4, `"rows/1": 104`),
+		},
+		"a row that a rewind takes": {
+			mode, first, row("done", 2, 11, 12, "102"), rewind, look("rows/1", "101", 22, 23), row("stale", 1, 24, 25, "103"), final(2, `"rows/1": 101`),
+		},
+		"a row that a rewind leaves": {
+			mode, first, row("done", 2, 11, 12, "102"), row("done", 2, 13, 14, "103"), rewind, look("rows/1", "102", 22, 23), final(2, `"rows/1": 102`),
+		},
+		"a lock that a rewind takes":   {mode, lock("acquire", "done", 1, 30, 11, 12), rewind, lock("acquire", "done", 2, 30, 22, 23), final(0, "")},
+		"a lock that a rewind returns": {mode, lock("acquire", "done", 1, 30, 1, 2), lock("release", "done", 1, 0, 11, 12), rewind, lock("renew", "done", 1, 30, 22, 23), final(0, "")},
 		"a lock that is broken": {
 			lock("acquire", "done", 1, 10, 1, 2), lock("break", "nothing", 1, 0, 3, never), lock("acquire", "done", 2, 10, 4, 5), final(0, ""),
 		},
@@ -152,6 +170,17 @@ func TestBrokenPromises(t *testing.T) {
 			lock("acquire", "done", 1, 10, 1, 2), lock("renew", "done", 1, 10, 8, 9), lock("acquire", "done", 2, 10, 12, 13), final(0, ""),
 		},
 		"a lock that is lost before its time": {lock("acquire", "done", 1, 10, 1, 2), lock("renew", "lost", 1, 10, 3, 4), final(0, "")},
+		"a fence that is up before its write": {first, row("done", 3, 3, 9, "103"), row("stale", 2, 4, 5, "102"), look("rows/1", "101", 6, 7), final(3, `"rows/1": 103`)},
+		"a refusal after which an older write is done": {
+			mode, first, row("done", 3, 3, 9, "103"), row("stale", 2, 4, 5, "102"), row("done", 2, 6, 7, "104"), final(3, `"rows/1": 103`),
+		},
+		"a fence that a rewind takes":         {mode, first, row("done", 2, 11, 12, "102"), rewind, row("done", 1, 24, 25, "103"), final(2, `"rows/1": 103`)},
+		"a rewind to before the copy":         {mode, first, second, rewind, look("rows/1", "101", 22, 23), final(2, `"rows/1": 101`)},
+		"a rewind to two moments":             {mode, first, row("done", 2, 11, 12, "102"), rewind, look("rows/1", "101", 22, 23), look("rows/1", "102", 24, 25), final(2, `"rows/1": 102`)},
+		"a rewind that takes objects":         {mode, object("done", 1, 11, 12, "101"), rewind, look("objects/1", "null", 22, 23), final(1, "")},
+		"a token that is given again":         {mode, lock("acquire", "done", 1, 1, 11, 12), rewind, lock("acquire", "done", 1, 30, 22, 23), final(0, "")},
+		"two holders after a rewind":          {mode, rewind, lock("acquire", "done", 1, 30, 22, 23), lock("acquire", "done", 2, 30, 24, 25), final(0, "")},
+		"a row of before, after a newer read": {mode, first, row("done", 2, 11, 12, "102"), rewind, row("done", 2, 22, 23, "103"), look("rows/1", "102", 24, 25), final(2, `"rows/1": 102`)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if found := judged(t, time.Minute, lines...); len(found.Broken) == 0 || len(found.Pictures) != len(found.Broken) {
@@ -173,7 +202,7 @@ func TestWhatIsNotDecidedInTimeIsNoSuccess(t *testing.T) {
 }
 
 func TestWhatCannotBeJudgedIsAnError(t *testing.T) {
-	for _, text := range []string{first, `{"line": "rewind"}` + "\n" + final(0, ""), "no JSON"} {
+	for _, text := range []string{first, strings.Replace(mode, "sync", "async", 1) + "\n" + rewind + "\n" + final(0, ""), "no JSON"} {
 		if _, err := read(strings.NewReader(strings.ReplaceAll(text, "\n\t", " "))); err == nil {
 			t.Error(text)
 		}

@@ -31,8 +31,10 @@ const (
 	looks               // at the fence
 	acquires
 	renews
-	ends  // releases or breaks its lease
-	loses // is told that it has no lease
+	ends    // releases or breaks its lease
+	loses   // is told that it has no lease
+	saves   // a copy of the storage begins
+	rewinds // the storage goes back to a moment since then
 )
 
 // request is the input of an operation. Porcupine knows answers only as what makes a request possible or not.
@@ -40,8 +42,9 @@ type request struct {
 	deed   deed
 	token  token
 	places []write
-	open   bool  // it may also have no effect
-	sent   int64 // of a lease, with how long it lasts and the time of the answer
+	goBack []string // the beginnings of the places that a rewind puts back
+	open   bool     // it may also have no effect
+	sent   int64    // of a lease, with how long it lasts and the time of the answer
 	lasts  int64
 	by     int64
 }
@@ -53,6 +56,22 @@ type register struct {
 	fence    token
 	contents *written
 	sum      uint64 // of the contents: two states with one sum are taken to be equal
+	past     former[*written]
+}
+
+// former has the states since a copy began, of which a rewind brings one back. It is empty while there is no copy.
+type former[State any] struct {
+	newest *link[State]
+	sum    uint64
+}
+
+type link[State any] struct {
+	state  State
+	before *link[State]
+}
+
+func (f former[State]) and(state State, sum uint64) former[State] {
+	return former[State]{&link[State]{state, f.newest}, f.sum + maphash.Comparable(seed, sum)}
 }
 
 type written struct {
@@ -77,33 +96,69 @@ func (s register) with(one write) register {
 	return s
 }
 
+// remembered is the state after a write, which a rewind may bring back.
+func (s register) remembered() register {
+	if s.past.newest != nil {
+		s.past = s.past.and(s.contents, s.sum)
+	}
+	return s
+}
+
+// rewound returns what may be left: the places as they were at one moment since the copy began. The fence stays.
+func (s register) rewound(prefixes []string) []any {
+	var all []any
+	for one := s.past.newest; one != nil; one = one.before {
+		then, back := register{contents: one.state}, register{fence: s.fence, contents: s.contents, sum: s.sum}
+		for each := s.contents; each != one.state; each = each.before {
+			if isBelow(each.place, prefixes) && back.at(each.place) != then.at(each.place) {
+				back = back.with(write{each.place, then.at(each.place)})
+			}
+		}
+		all = append(all, back)
+	}
+	return all
+}
+
+func isBelow(name string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(one string) bool { return strings.HasPrefix(name, one) })
+}
+
 // registers is the model of rows and of objects: a write with a token below the fence has no effect.
-var registers = porcupine.Model{
-	Init: func() any { return register{} },
-	Step: func(before, input, _ any) (bool, any) {
+var registers = (&porcupine.NondeterministicModel{
+	Init: func() []any { return []any{register{}} },
+	Step: func(before, input, _ any) []any {
 		state, asked := before.(register), input.(request)
 		switch asked.deed {
 		case writes:
 			if asked.token.below(state.fence) {
-				return asked.open, state
+				return when(asked.open, state)
 			}
 			state.fence = asked.token
 			for _, one := range asked.places {
 				state = state.with(one)
 			}
-			return true, state
+			return []any{state.remembered()}
 		case refused:
-			return asked.token.below(state.fence), state
+			return when(asked.token.below(state.fence), state)
 		case reads:
-			return state.at(asked.places[0].place) == asked.places[0].content, state
+			return when(state.at(asked.places[0].place) == asked.places[0].content, state)
+		case saves:
+			state.past = former[*written]{}.and(state.contents, state.sum)
+			return []any{state}
+		case rewinds:
+			return state.rewound(asked.goBack)
 		default:
-			return asked.token == state.fence, state
+			return when(asked.token == state.fence, state)
 		}
 	},
 	Equal: func(one, other any) bool {
-		return one.(register).fence == other.(register).fence && one.(register).sum == other.(register).sum
+		here, there := one.(register), other.(register)
+		return here.fence == there.fence && here.sum == there.sum && here.past.sum == there.past.sum
 	},
-	Hash:              func(state any) uint64 { return state.(register).sum ^ maphash.Comparable(seed, state.(register).fence) },
+	Hash: func(state any) uint64 {
+		hashed := state.(register)
+		return hashed.sum ^ hashed.past.sum ^ maphash.Comparable(seed, hashed.fence)
+	},
 	DescribeOperation: func(input, _ any) string { return input.(request).String() },
 	DescribeState: func(state any) string {
 		told, seen := []string{"fence " + state.(register).fence.String()}, map[string]bool{}
@@ -115,50 +170,102 @@ var registers = porcupine.Model{
 		}
 		return strings.Join(told, " ")
 	},
+}).ToModel()
+
+func when(possible bool, state any) []any {
+	if !possible {
+		return nil
+	}
+	return []any{state}
 }
 
 // lease is the state of a lock. Before expires no other holder can have it, unless the lease is released or broken.
 type lease struct {
 	held    bool
 	token   token // of the last holder
+	newest  token // that was ever given
 	expires int64 // at the earliest
 	now     int64 // at the earliest, as an expiry tells
 }
 
+// locked is a lease, and what a rewind may bring back.
+type locked struct {
+	lease
+	past former[lease]
+}
+
 // leases is the model of locks. An expiry is no operation: a request that needs one has happened after it.
-var leases = porcupine.Model{
-	Init: func() any { return lease{} },
-	Step: func(before, input, _ any) (bool, any) {
-		state, asked := before.(lease), input.(request)
-		mine := state.held && state.token == asked.token
-		if asked.deed == acquires && state.held || asked.deed == loses && mine {
-			state.held, state.now = false, max(state.now, state.expires)
+var leases = (&porcupine.NondeterministicModel{
+	Init: func() []any { return []any{locked{}} },
+	Step: func(before, input, _ any) []any {
+		state, asked := before.(locked), input.(request)
+		switch asked.deed {
+		case saves:
+			state.past = former[lease]{}.and(state.lease, state.sum())
+			return []any{state}
+		case rewinds:
+			return state.rewound()
 		}
-		switch {
-		case asked.by < state.now:
-			return false, before
-		case asked.deed == acquires && !state.token.below(asked.token) || asked.deed == renews && !mine:
-			return false, before
-		case asked.deed == acquires || asked.deed == renews:
-			return true, lease{true, asked.token, max(state.now, asked.sent) + asked.lasts, state.now}
-		case asked.deed == ends && mine:
-			state.held = false
+		next, possible := state.after(asked)
+		if !possible {
+			return nil
 		}
-		return true, state
+		state.lease = next
+		if state.past.newest != nil {
+			state.past = state.past.and(next, state.sum())
+		}
+		return []any{state}
 	},
+	Equal: func(one, other any) bool {
+		return one.(locked).lease == other.(locked).lease && one.(locked).past.sum == other.(locked).past.sum
+	},
+	Hash:              func(state any) uint64 { return state.(locked).sum() ^ state.(locked).past.sum },
 	DescribeOperation: func(input, _ any) string { return input.(request).String() },
 	DescribeState: func(state any) string {
-		if state.(lease).held {
-			return "held with " + state.(lease).token.String()
+		if state.(locked).held {
+			return "held with " + state.(locked).token.String()
 		}
-		return "free after " + state.(lease).token.String()
+		return "free after " + state.(locked).newest.String()
 	},
+}).ToModel()
+
+func (l lease) sum() uint64 { return maphash.Comparable(seed, l) }
+
+// rewound returns what may be left: the holder of one moment since the copy began, or none. Tokens go on growing.
+func (l locked) rewound() []any {
+	all := []any{locked{lease: lease{newest: l.newest, now: l.now}}}
+	for one := l.past.newest; one != nil; one = one.before {
+		back := one.state
+		back.newest, back.now = l.newest, l.now
+		all = append(all, locked{lease: back})
+	}
+	return all
+}
+
+func (l lease) after(asked request) (lease, bool) {
+	mine := l.held && l.token == asked.token
+	if asked.deed == acquires && l.held || asked.deed == loses && mine {
+		l.held, l.now = false, max(l.now, l.expires)
+	}
+	switch {
+	case asked.by < l.now:
+		return l, false
+	case asked.deed == acquires && !l.newest.below(asked.token) || asked.deed == renews && !mine:
+		return l, false
+	case asked.deed == acquires:
+		return lease{true, asked.token, asked.token, max(l.now, asked.sent) + asked.lasts, l.now}, true
+	case asked.deed == renews:
+		return lease{true, l.token, l.newest, max(l.now, asked.sent) + asked.lasts, l.now}, true
+	case asked.deed == ends && mine:
+		l.held = false
+	}
+	return l, true
 }
 
 func (r request) String() string {
-	names := []string{"write", "stale", "read", "fence", "acquire", "renew", "end", "lost"}
+	names := []string{"write", "stale", "read", "fence", "acquire", "renew", "end", "lost", "copy", "rewind"}
 	told := names[r.deed]
-	if r.deed != reads {
+	if r.deed != reads && r.deed < saves {
 		told += " " + r.token.String()
 	}
 	for _, one := range r.places {

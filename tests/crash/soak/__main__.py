@@ -10,14 +10,18 @@ of its backends is paused in the middle of a statement. ``history.py`` then says
     python -m tests.crash.soak --operations 100000 --seed 7 --journal sync --faults rewinds failovers cuts
 
 With ``--operations``, the storage also forgets. ``losses.py`` says what stands there then, and ``checker.py`` judges
-the history of operations alone. Without ``--faults``, all of them happen. ``--keep`` names a file for the history.
-With ``--databases 2``, gateways serve two databases, each with a server of its own. After faults that lose nothing, a
-last holder must have every resource soon, and write a row and its objects.
+the history of operations alone. Without ``--faults``, all of them happen, and those of ``--also``. ``--keep`` names a
+file for the history. With ``--databases 2``, gateways serve two databases, each with a server of its own. After faults
+that lose nothing, a last holder must have every resource soon, and write a row and its objects.
+
+With ``--store minio``, the store is MinIO, which is killed and started again. With ``--released build/released``, half
+of the gateways are of release 1.0.0. They are stopped one by one for one of this version, and the other way round.
 
     python -m tests.crash.soak --operations 10000 --seed 7 --porcupine build/soak
 
-With ``--porcupine``, a checker from elsewhere judges the history, too: whether it is linearizable. So no fault
-forgets anything. The folder keeps the history, and a picture of each register that is not linearizable.
+With ``--porcupine``, a checker from elsewhere judges the history, too: whether it is linearizable. With the journal in
+mode ``sync``, it judges rewinds, too. The folder keeps the history, and a picture of each register that is not
+linearizable.
 
 The seed decides the actions of every thread, and their times. The machine decides their order.
 """
@@ -35,11 +39,24 @@ from pathlib import Path
 
 from tests.crash.history import Broken
 from tests.crash.porcupine import NotHere, Porcupine
-from tests.crash.soak.losses import AT_LAST, BY_NAME, FAULTS, FORGETTING, LOSING, NOT_HAD, OF_SEVERAL, Result
+from tests.crash.soak.losses import (
+    AT_LAST,
+    COPIES,
+    FAULTS,
+    FORGETTING,
+    LOSING,
+    NOT_HAD,
+    OF_SEVERAL,
+    UPGRADES,
+    Result,
+)
 from tests.crash.soak.losses import play as play_with_losses
-from tests.crash.soak.servers import POOLER
+from tests.crash.soak.servers import POOLER, Double, Minio
 from tests.crash.soak.stage import STORES
 from tests.crash.soak.writers import play
+from tests.leases.asking import FAKETIME
+from tests.releases import Release, this_release
+from tests.stores.store import StoreMissing, program
 
 
 def main() -> None:
@@ -50,18 +67,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60, help="of one run")
     parser.add_argument("--operations", type=int, help="with losses: the number of requests, in one run")
     parser.add_argument("--journal", choices=("off", "async", "sync"), default="sync", help="with losses: its mode")
-    parser.add_argument("--faults", nargs="+", choices=(*OF_SEVERAL, *BY_NAME), help="with losses: their kinds")
+    parser.add_argument("--faults", nargs="+", choices=OF_SEVERAL, help="with losses: their kinds")
     parser.add_argument("--databases", type=int, choices=(1, 2), default=1, help="with losses: how many are served")
     parser.add_argument("--keep", type=Path, help="with losses: the file for the history")
-    parser.add_argument("--porcupine", type=Path, help="with losses, but those that forget: the folder for its verdict")
+    parser.add_argument("--porcupine", type=Path, help="with losses: the folder for its verdict")
+    parser.add_argument("--also", nargs="+", choices=(COPIES,), default=(), help="with losses: more kinds of faults")
+    parser.add_argument("--store", choices=("double", "minio"), default="double", help="with losses")
+    parser.add_argument("--released", type=Path, help="with losses: the folder of an older release (make released)")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # everything that runs here is ended with us
     if given.operations is not None:
-        databases = ("",) if given.databases == 1 else ("north", "south")
-        faults = tuple(given.faults or _faults(len(databases), linearizable=given.porcupine is not None))
-        if given.porcupine is not None:
-            sys.exit(_linearizable(given.operations, given.seed, given.journal, faults, given.porcupine, databases))
-        sys.exit(_with_losses(given.operations, given.seed, given.journal, faults, given.keep, databases))
+        sys.exit(_with_losses(given))
     deadline = time.monotonic() + 60 * given.minutes
     for seed in count(given.seed):
         print(f"seed {seed}, {list(STORES)[seed % len(STORES)]}", flush=True)
@@ -74,30 +90,27 @@ def main() -> None:
             return
 
 
-def _faults(databases: int, *, linearizable: bool) -> tuple[str, ...]:
-    """All kinds that can be played here."""
-    kinds = FAULTS if databases == 1 else OF_SEVERAL
-    left_out = {"poolers"} if POOLER is None else set[str]()
-    return tuple(name for name in kinds if name not in (left_out | FORGETTING if linearizable else left_out))
-
-
-def _linearizable(
-    operations: int, seed: int, mode: str, faults: tuple[str, ...], folder: Path, databases: tuple[str, ...]
-) -> int:
-    """Run a soak in which nothing is forgotten, and have both judges look at its history; the exit code."""
-    if FORGETTING.intersection(faults):
-        sys.exit(f"After these faults no history is linearizable: {' '.join(FORGETTING.intersection(faults))}")
-    folder.mkdir(parents=True, exist_ok=True)
+def _with_losses(given: argparse.Namespace) -> int:
+    """Run a soak with losses, and have one judge or two look at its history; the exit code."""
+    if given.porcupine is None:
+        with tempfile.TemporaryDirectory(prefix="soak") as directory:
+            return _played(given, given.keep or Path(directory) / "history")
+    given.porcupine.mkdir(parents=True, exist_ok=True)
     try:
-        porcupine = Porcupine.built(folder)
-    except NotHere as reason:
+        porcupine = Porcupine.built(given.porcupine)
+        if given.store == "minio":
+            program("minio", "make store-servers")
+    except (NotHere, StoreMissing) as reason:
         print(f"LEFT OUT: {reason}", flush=True)
         return 0
-    history = folder / f"seed {seed}, {len(databases)} databases"
-    code = _with_losses(operations, seed, mode, faults, history, databases)
-    (judged,) = porcupine.judge(history, pictures=folder)
+    told = f"seed {given.seed}, {given.databases} databases, {given.store}{', releases' if given.released else ''}"
+    history = given.porcupine / told
+    code = _played(given, history)
+    (judged,) = porcupine.judge(history, pictures=given.porcupine)
     said = "linearizable" if judged.linearizable else "NOT SHOWN TO BE LINEARIZABLE"
-    print(f"seed {seed}: {said}, says Porcupine; {judged.operations} operations, {judged.open} with an open outcome")
+    print(
+        f"seed {given.seed}: {said}, says Porcupine; {judged.operations} operations, {judged.open} with an open outcome"
+    )
     for names, what in ((judged.broken, "not linearizable"), (judged.undecided, "not decided in time")):
         print("".join(f"  {what}: {name}\n" for name in names), end="")
     print("".join(f"  {picture}\n" for picture in judged.pictures), end="", flush=True)
@@ -107,15 +120,32 @@ def _linearizable(
     return 1
 
 
-def _with_losses(
-    operations: int, seed: int, mode: str, faults: tuple[str, ...], keep: Path | None, databases: tuple[str, ...]
-) -> int:
+def _faults(given: argparse.Namespace) -> tuple[str, ...]:
+    """The kinds that are named, or else all that can be played here, and more kinds."""
+    left_out = {"poolers"} if POOLER is None else set[str]()
+    left_out |= {"clocks"} if FAKETIME is None else set()
+    left_out |= {"requests"} if given.store == "minio" else set()
+    # These gateways are processes with the real clock.
+    left_out |= {"clocks"} if given.released else set()
+    kinds = FAULTS if given.databases == 1 else OF_SEVERAL
+    more = (*given.also, UPGRADES) if given.released else given.also
+    return (*(given.faults or (name for name in kinds if name not in left_out)), *more)
+
+
+def _played(given: argparse.Namespace, history: Path) -> int:
     """Run a soak with losses, and print its seed, its figures and its verdict; the exit code."""
+    databases = ("",) if given.databases == 1 else ("north", "south")
+    faults, seed = _faults(given), given.seed
+    if FORGETTING.intersection(faults) and given.porcupine is not None and given.journal != "sync":
+        sys.exit(f"After these faults, only mode sync is linearizable: {' '.join(FORGETTING.intersection(faults))}")
     served = f"{len(databases)} databases, " if len(databases) > 1 else ""
-    print(f"seed {seed}, {served}journal {mode}, faults: {' '.join(faults)}", flush=True)
+    print(f"seed {seed}, {given.store}, {served}journal {given.journal}, faults: {' '.join(faults)}", flush=True)
     with tempfile.TemporaryDirectory(prefix="soak") as directory:
-        file = keep or Path(directory) / "history"
-        played = play_with_losses(operations, seed, mode, faults, file, AT_LAST, databases)
+        releases = (Release(given.released.resolve()), this_release(Path(directory))) if given.released else None
+        keep = Minio if given.store == "minio" else Double
+        played = play_with_losses(
+            *(given.operations, seed, given.journal, faults, history, AT_LAST, databases), keep=keep, releases=releases
+        )
         result: Result = asyncio.run(played)
     figures = result.counted + result.verdict.figures
     print("".join(f"  {what}: {number}\n" for what, number in sorted(figures.items())), end="")

@@ -24,6 +24,8 @@ PATIENCE = 10.0
 _MOST_UNANSWERED = 0.05
 _DOUBLED = 0.02
 """The part of the requests that arrive twice, as from a client or a proxy that repeats them."""
+_LATE = 2.0
+"""Half of those arrive at the same time, the others up to so many seconds later. Their sender may be overtaken then."""
 _LOCKS = 3
 _TTL = 2.0
 
@@ -135,13 +137,16 @@ class Holder:
             await act()
         await self.close()
 
-    async def conclude(self, ground: Ground, job: str) -> bool:
-        """Take a resource over at the end, and write a row and its objects again; whether all was acknowledged."""
+    async def conclude(self, ground: Ground, job: str, body: bytes | None) -> bool:
+        """Take a resource over at the end, and write a row and its objects again; whether all was acknowledged.
+
+        ``body``: None for any one.
+        """
         self._at = ground
         self._held[job] = self._notes.next(job)
         if not (await self._barrier(job) and await self._insert(job)):
             return False
-        return all([await self._put(key, b"one") for key, its in ground.keys.items() if its == job])
+        return all([await self._put(key, body) for key, its in ground.keys.items() if its == job])
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -272,7 +277,9 @@ class Holder:
     ) -> bool:
         """Send it once or twice, and write down what became of it; whether it was acknowledged."""
         times = 2 if self._random.random() < _DOUBLED else 1
-        found = await asyncio.gather(*(self._sent(method, target, headers, body) for _ in range(times)))
+        later = self._random.choice((0.0, self._random.random() * _LATE))
+        sent = (self._sent(method, target, headers, body, number * later) for number in range(times))
+        found = await asyncio.gather(*sent)
         answers = [self._noted(f"{method} {target}", tokens, writes, *one) for one in found]
         said = answers[-1]
         if said == "stale" and self._random.random() < 0.8:
@@ -283,9 +290,11 @@ class Holder:
         return said in ("done", "idle")
 
     async def _sent(
-        self, method: str, target: str, headers: dict[str, str], body: bytes
+        self, method: str, target: str, headers: dict[str, str], body: bytes, later: float = 0.0
     ) -> tuple[httpx.Response | None, float, float | None]:
         """Return the answer, if one came, and when the request was sent and answered."""
+        if later:
+            await asyncio.sleep(later)
         patience = 0.3 if self._random.random() < _MOST_UNANSWERED else PATIENCE
         sent = time.monotonic()
         with suppress(httpx.TransportError):

@@ -14,8 +14,8 @@ import asyncio
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,31 +23,33 @@ from threading import Event
 from typing import Any, TypeAlias
 
 from gateway.changes.ownership import claim_if_new
-from gateway.fencing.intent import DEAD_AFTER
+from gateway.fencing.intent import DEAD_AFTER, Duplicates
 from tests.crash.processes import Gateway, Nursery
 from tests.crash.soak.checker import Checker, Verdict
 from tests.crash.soak.holders import MARK, Ground, Holder, Notes, look_at_rows, number_of
 from tests.crash.soak.proxy import Proxy
-from tests.crash.soak.servers import POOLER, Database
+from tests.crash.soak.servers import POOLER, Database, Double, Minio, TwoReleases, migrate
 from tests.crash.soak.stage import LIMITS, Faults, configured
 from tests.crash.stage import Postgres
-from tests.doubles.s3 import DoubleProcess
 from tests.leases.asking import FAKETIME, lies
 from tests.postgres import as_gateway, install, memory_or_disk
 from tests.processes import free_port
-from tests.running import config
+from tests.releases import Release
+from tests.running import ORDINARY, config
 from tests.standbys import paused
 
 FAULTS = (
     "gateways", "requests", "statements", "crashes", "rewinds", "failovers", "lags", "poolers",
-    "stores", "cuts",
+    "stores", "cuts", "disks", "clocks", "dumps",
 )  # fmt: skip
-BY_NAME = ("clocks", "disks")
-"""Only where they are named. No long soak has played them."""
+COPIES = "copies"
+"""Some requests to the store come twice. Gateways then have ``duplicates = "wait"``, so it is named in ``--also``."""
+UPGRADES = "upgrades"
+"""Gateways of two releases take turns. Only where an older release is given."""
 OF_SEVERAL = (*FAULTS, "outages")
 """With two databases: one of them is down until the other one has answered some requests."""
-FORGETTING = frozenset({"rewinds", "lags"})
-"""Each of these may take acknowledged writes away, so that the history is not linearizable."""
+FORGETTING = frozenset({"rewinds", "lags", "dumps"})
+"""Each of these may take acknowledged writes away. A judge of linearizability has to know of it."""
 LOSING = FORGETTING | {"failovers"}
 """After one of these, objects wait for lost requests to be dead. After all others, a new holder has everything soon."""
 AT_LAST = 120.0
@@ -73,8 +75,16 @@ _TABLES = """
 """
 
 
+_AS_IN_1_0_0 = {
+    "grants": [{"groups": ["admins"], "actions": [*(one.value for one in ORDINARY), "break"], "everything": True}]
+}
+"""Both releases read it. The name of the key is a former one."""
+
+
 Serve: TypeAlias = Callable[[Path], Database]
 """Starts a server, with its data below a directory."""
+Keep: TypeAlias = Callable[[Iterable[str]], Double | Minio]
+"""Starts a store with these buckets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +122,8 @@ class _Scene:
     """All that runs."""
 
     sites: list[_Site]
-    double: DoubleProcess
-    nursery: Nursery
+    kept: Double | Minio
+    nursery: Nursery | TwoReleases
     front: Proxy
     store: Proxy
     clock: Path | None = None
@@ -129,19 +139,23 @@ async def play(
     patience: float = 60,
     databases: tuple[str, ...] = ("",),
     serve: Serve = Database,
+    keep: Keep = Double,
+    releases: tuple[Release, Release] | None = None,
 ) -> Result:
     """Run one soak, and judge its history, which stays in the file.
 
     ``databases``: the names of several, or an empty one for the only one. ``serve`` makes the server of each.
+    ``keep`` makes the store. ``releases``: an older one and a newer one, which gateways are of by turns.
     ``patience``: how many seconds the last holder waits for the resources. After a rewind, objects need a while.
     """
     begun = time.monotonic()
     with file.open("w") as opened:
         notes = Notes(opened)
         notes.note("mode", mode=mode, late=LATE, seed=seed)
-        async with _scene(mode, databases, serve, pooled="poolers" in faults, lying="clocks" in faults) as scene:
+        async with _scene(mode, databases, serve, keep, releases, faults) as scene:
             await _run(scene, notes, operations, seed, faults)
-            await _conclude(scene, notes, seed, patience)
+            # Bytes that were there before have to wait if copies are expected.
+            await _conclude(scene, notes, seed, patience, None if COPIES in faults else b"one")
             notes.note("final", **await asyncio.to_thread(_final, scene))
     seconds = time.monotonic() - begun
     with file.open() as lines:
@@ -175,12 +189,12 @@ def _dsn(site: _Site) -> str:
     return site.database.dsn
 
 
-async def _conclude(scene: _Scene, notes: Notes, seed: int, patience: float) -> None:
+async def _conclude(scene: _Scene, notes: Notes, seed: int, patience: float, body: bytes | None) -> None:
     """Let a last holder take each resource over."""
     last = Holder(notes, scene.front.port, seed, "last holder", [site.ground for site in scene.sites])
     begun, left = time.monotonic(), [(site.ground, job) for site in scene.sites for job in site.ground.jobs]
     while left and time.monotonic() < begun + patience:
-        left = [(ground, job) for ground, job in left if not await last.conclude(ground, job)]
+        left = [(ground, job) for ground, job in left if not await last.conclude(ground, job, body)]
         await asyncio.sleep(0.2)
     await last.close()
     notes.counted[UNTIL_ALL] = round(time.monotonic() - begun)
@@ -217,9 +231,9 @@ def _final(scene: _Scene) -> dict[str, Any]:
         rejected = session.rows("SELECT request_id FROM fencing.record WHERE kind = 'rejection'")
         refusals += [request for (request,) in rejected]
         session.close()
-        for key, one in scene.double.objects(ground.bucket).items():
-            if key in ground.keys and "fencing-tombstone" not in one["metadata"]:
-                places[f"{ground.area}objects/{key}"] = int(one["metadata"][MARK.removeprefix("x-amz-meta-")])
+        for key, metadata in scene.kept.metadata(ground.bucket):
+            if key in ground.keys and "fencing-tombstone" not in metadata:
+                places[f"{ground.area}objects/{key}"] = int(metadata[MARK.removeprefix("x-amz-meta-")])
     return {"at": time.monotonic(), "places": places, "fences": fences, "refusals": refusals}
 
 
@@ -228,7 +242,8 @@ class _Trouble(Faults):
 
     def __init__(self, scene: _Scene, notes: Notes, seed: int, faults: tuple[str, ...]) -> None:
         known = scene.sites[0].ground.bucket
-        super().__init__(seed, scene.double, scene.gateways, lambda: scene.nursery.hatch(known))
+        double = scene.kept.double if isinstance(scene.kept, Double) else None
+        super().__init__(seed, double, scene.gateways, lambda: scene.nursery.hatch(known))
         self._scene, self._notes = scene, notes
         self.acting = False
         of_each: dict[str, dict[Callable[[], None], int]] = {
@@ -239,12 +254,15 @@ class _Trouble(Faults):
             "disks": {self._slow_disk: 5},
             "clocks": {self._jump: 5},
             "rewinds": {self._rewind: 3},
+            "dumps": {self._load: 2},
             "failovers": {self._fail_over: 2},
             "lags": {self._lag: 2},
             "poolers": {self._end_pooler: 5},
             "stores": {self._restart_store: 5},
             "cuts": {self._cut: 30, self._lose: 30, self._delay: 20},
             "outages": {self._outage: 10},
+            COPIES: {self._copy: 20},
+            UPGRADES: {self._upgrade: 15},
         }
         self._kinds = {act: weight for name in faults for act, weight in of_each[name].items()}
 
@@ -259,7 +277,7 @@ class _Trouble(Faults):
             self._notes.counted[f"fault: {name.replace('_', ' ')}"] += 1
             self._notes.note("fault", what=name, begun=begun, ended=time.monotonic())
         self.let_go()
-        self._scene.double.clear()
+        self.clear()
 
     def _step(self, operations: int, enough: Callable[[], bool]) -> None:
         wanted, deadline = self._notes.operations + operations, time.monotonic() + 3
@@ -268,7 +286,22 @@ class _Trouble(Faults):
 
     def kill(self) -> None:
         super().kill()
+        self._aim()
+
+    def _aim(self) -> None:
         self._scene.front.aim(*(one.port for one in self._scene.gateways))
+
+    def _upgrade(self) -> None:
+        """Stop a gateway, and start one of the other release. Before the first time, the schema is upgraded."""
+        self.let_go()
+        releases, gateways = self._scene.nursery, self._scene.gateways
+        assert isinstance(releases, TwoReleases)
+        if not self._notes.counted["fault: upgrade"]:
+            releases.upgrade()
+        number = self.random.randrange(len(gateways))
+        releases.end(gateways[number])
+        gateways[number] = releases.hatch()
+        self._aim()
 
     # The store
 
@@ -281,8 +314,14 @@ class _Trouble(Faults):
         return match
 
     def _restart_store(self) -> None:
-        """As its clients see a restart. Requests that it has already may take effect."""
-        self._scene.store.refuse(0.2 + self.random.random())
+        """Restart it, or do what its clients see of that. Requests that it has already may take effect."""
+        if isinstance(self._scene.kept, Minio):
+            self._scene.kept.restart()
+        else:
+            self._scene.store.refuse(0.2 + self.random.random())
+
+    def _copy(self) -> None:
+        self._scene.store.repeat(1 + self.random.random())
 
     # The databases
 
@@ -317,7 +356,7 @@ class _Trouble(Faults):
     def _calm(self) -> None:
         """End all other trouble, so that what happens now comes of the next fault alone."""
         self.let_go()
-        self._scene.double.clear()
+        self.clear()
         for site in self._scene.sites:
             self._settled(site)
             site.behind.cut()
@@ -339,13 +378,11 @@ class _Trouble(Faults):
         self._site().database.restart()
 
     def _slow_disk(self) -> None:
-        """Let each flush of the write-ahead log take a tenth of a second, for some seconds."""
+        """Let the disk of a database be slow for some seconds."""
         site = self._site()
         self._settled(site)
-        slow = ("ALTER SYSTEM SET commit_delay = 100000", "ALTER SYSTEM SET commit_siblings = 0")
-        site.database.execute(*slow, "SELECT pg_reload_conf()")
-        time.sleep(1 + 2 * self.random.random())
-        site.database.execute("ALTER SYSTEM RESET commit_delay", "SELECT pg_reload_conf()")
+        with site.database.slow_disk():
+            time.sleep(1 + 2 * self.random.random())
 
     def _jump(self) -> None:
         """Let the clocks of all gateways jump, and jump back some seconds later. Signatures last for 15 minutes."""
@@ -363,6 +400,16 @@ class _Trouble(Faults):
         time.sleep(2 + 3 * self.random.random())
         self.let_go()
         self._rewound(site, since, site.database.put_back(backup))
+
+    def _load(self) -> None:
+        """Dump the database, let it do something more, and put the dump in its place. No gateway is stopped for it."""
+        site = self._site()
+        self._settled(site)
+        since = time.monotonic()
+        dump = site.database.dump()
+        time.sleep(2 + 3 * self.random.random())
+        self._settled(site)
+        self._rewound(site, since, site.database.load(dump))
 
     def _fail_over(self) -> None:
         """Kill the primary. The standby has each commit, so that nothing may be lost."""
@@ -434,26 +481,39 @@ class _Trouble(Faults):
 
 @asynccontextmanager
 async def _scene(
-    mode: str, databases: tuple[str, ...], serve: Serve, *, pooled: bool, lying: bool
+    mode: str,
+    databases: tuple[str, ...],
+    serve: Serve,
+    keep: Keep,
+    releases: tuple[Release, Release] | None,
+    faults: tuple[str, ...],
 ) -> AsyncIterator[_Scene]:
-    """Start everything, in processes of its own. ``lying``: gateways take the time of day from a file."""
-    if pooled and POOLER is None:
+    """Start everything, in processes of its own."""
+    lying = "clocks" in faults
+    if "poolers" in faults and POOLER is None:
         raise SystemExit("pgbouncer is not installed; leave out the fault poolers")
     if lying and FAKETIME is None:
         raise SystemExit("libfaketime is not installed; leave out the fault clocks")
     grounds = [Ground(name) for name in databases]
     async with AsyncExitStack() as stack:
-        buckets = [*(ground.bucket for ground in grounds), _JOURNAL]
-        double = stack.enter_context(DoubleProcess.start(buckets=buckets))
-        sites = [await stack.enter_async_context(_site(ground, serve, pooled=pooled)) for ground in grounds]
-        store = stack.enter_context(Proxy(int(double.endpoint.rpartition(":")[2])))
+        kept = stack.enter_context(closing(keep([*(ground.bucket for ground in grounds), _JOURNAL])))
+        prepare = partial(_prepared, installing=releases and releases[0])
+        served = (_site(ground, serve, prepare, pooled="poolers" in faults) for ground in grounds)
+        sites = [await stack.enter_async_context(one) for one in served]
+        store = stack.enter_context(Proxy(kept.port))
         front = stack.enter_context(Proxy())
-        given = _given(mode, sites, store.port)
+        given = _given(mode, sites, store.port, kept.keys, wait=COPIES in faults)
         if len(sites) > 1:
             assert await claim_if_new(config(**given))  # as 'gateway migrate' does
+        # Gateways take the time of day from this file.
         clock = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak"))) / "clock" if lying else None
-        nursery = stack.enter_context(Nursery(given, lies(clock) if clock else None))
-        scene = _Scene(sites, double, nursery, front, store, clock)
+        sections = {name: one for name, one in given.items() if name not in ("dsn", "limits")} | _AS_IN_1_0_0
+        nursery: Nursery | TwoReleases
+        if releases is None:
+            nursery = stack.enter_context(Nursery(given, lies(clock) if clock else None))
+        else:
+            nursery = stack.enter_context(TwoReleases(*releases, sites[0].database, sections))
+        scene = _Scene(sites, kept, nursery, front, store, clock)
         for _ in range(_GATEWAYS):
             scene.gateways.append(await asyncio.to_thread(nursery.hatch, grounds[0].bucket))
         front.aim(*(one.port for one in scene.gateways))
@@ -461,12 +521,14 @@ async def _scene(
 
 
 @asynccontextmanager
-async def _site(ground: Ground, serve: Serve, *, pooled: bool) -> AsyncIterator[_Site]:
+async def _site(
+    ground: Ground, serve: Serve, prepare: Callable[[Database, Ground], None], *, pooled: bool
+) -> AsyncIterator[_Site]:
     """Start a database, and what stands in front of it."""
     with tempfile.TemporaryDirectory(prefix="soak", dir=memory_or_disk(), ignore_cleanup_errors=True) as directory:
         database = await asyncio.to_thread(serve, Path(directory))
         try:
-            await asyncio.to_thread(_prepared, database, ground)
+            await asyncio.to_thread(prepare, database, ground)
             with Proxy(database.port) as behind:
                 site = _Site(ground, database, behind)
                 if pooled:
@@ -482,18 +544,21 @@ async def _site(ground: Ground, serve: Serve, *, pooled: bool) -> AsyncIterator[
             await asyncio.to_thread(database.close)
 
 
-def _prepared(database: Database, ground: Ground) -> None:
-    install(database.dsn)
+def _prepared(database: Database, ground: Ground, installing: Release | None = None) -> None:
+    """``installing``: the release whose schema it is to have, if not this one."""
+    install(database.dsn, None if installing is None else partial(migrate, installing))
     rows = ", ".join(f"({row}, {number_of(job)})" for row, job in ground.rows.items())
     schema = ground.schema
     database.execute(
         *([] if schema == "public" else [f"CREATE SCHEMA {schema}"]),
         *_TABLES.format(schema=schema).split(";"),
         f"INSERT INTO {schema}.entries (id, job) VALUES {rows}",
+        # Its function is one of the system, so that a dump would not have it.
+        "DROP EVENT TRIGGER grant_to_gateway",
     )
 
 
-def _given(mode: str, sites: list[_Site], store: int) -> dict[str, Any]:
+def _given(mode: str, sites: list[_Site], store: int, keys: Mapping[str, str], *, wait: bool) -> dict[str, Any]:
     grounds = [site.ground for site in sites]
     usual = configured(sites[0].address, f"http://127.0.0.1:{store}")
     journals = [{"mode": mode} if mode == "off" else {"mode": mode, "bucket": _JOURNAL} for _ in sites]
@@ -518,6 +583,11 @@ def _given(mode: str, sites: list[_Site], store: int) -> dict[str, Any]:
         "objects": [
             {"match": f"{ground.bucket}/jobs/{{job}}/**", "resource": f"{ground.kind}{{job}}"} for ground in grounds
         ],
-        "s3": {**usual["s3"], "late_after": _LATE_AFTER},
+        "s3": {
+            **usual["s3"],
+            **keys,
+            "late_after": _LATE_AFTER,
+            "duplicates": (Duplicates.WAIT if wait else Duplicates.TOLERATE).value,
+        },
         "limits": {**LIMITS, "idle_timeout": 2, "connect_timeout": 3, "store_timeout": 3},
     }

@@ -1,4 +1,4 @@
-"""A TCP proxy in a process of its own: it cuts connections, holds what comes, refuses new ones, and changes its target.
+"""A TCP proxy in a process of its own: it cuts connections, holds, loses and repeats requests, and changes its target.
 
 Run as ``python -m tests.crash.soak.proxy``. It prints its port. Each line of its standard input is a command in JSON,
 the name of a method of ``_Proxy`` and its argument. It ends with its standard input.
@@ -11,11 +11,18 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, Self, cast
 
 import uvloop
 
 from tests import ROOT
+
+_LATE = 2.0
+"""Seconds after which a copy of a request is sent, at most."""
+_COPIED = 0.5
+"""The part of the requests that are sent twice meanwhile."""
 
 
 class Proxy:
@@ -50,6 +57,10 @@ class Proxy:
         """Cut all connections, and take no new ones for a while: what clients see of a restart."""
         self._tell("refuse", seconds)
 
+    def repeat(self, seconds: float) -> None:
+        """For a while, send half of the requests a second time, up to two seconds later. Its answers are dropped."""
+        self._tell("repeat", seconds)
+
     def _tell(self, name: str, argument: Any) -> None:
         assert self._process.stdin is not None
         print(json.dumps([name, argument]), file=self._process.stdin, flush=True)
@@ -63,10 +74,14 @@ class Proxy:
 
 
 class _Side(asyncio.Protocol):
-    """One side of a connection. ``other`` is the one across; ``lost``: the next bytes end both."""
+    """One side of a connection. ``other`` is the one across; ``lost``: the next bytes end both.
+
+    ``request``: the bytes of the request that is under way. None until one begins. The target's side has none.
+    """
 
     def __init__(self, proxy: _Proxy, other: _Side | None = None) -> None:
-        self._proxy, self.other = proxy, other
+        self._proxy, self.other, self._accepted = proxy, other, other is None
+        self.request: list[bytes] | None = None
         self.transport: asyncio.Transport | None = None
         self.waiting: list[bytes] = []
         self.lost = False
@@ -83,6 +98,13 @@ class _Side(asyncio.Protocol):
         if self.lost:
             self.abort()
             return
+        if self._accepted:
+            if self.request is None:
+                self.request = []
+                self._proxy.begin(self.request)
+            self.request.append(data)
+        elif self.other is not None:
+            self.other.request = None
         self.waiting.append(data)
         if not self._proxy.holding:
             self.deliver()
@@ -109,9 +131,9 @@ class _Proxy:
 
     def __init__(self) -> None:
         self.sides: set[_Side] = set()
-        self.holding = self._refusing = 0
+        self.holding = self._refusing = self._repeating = 0
         self._targets: list[int] = []
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -124,9 +146,29 @@ class _Proxy:
             getattr(self, name)(argument)
 
     def connect(self, client: _Side) -> None:
-        task = asyncio.create_task(self._connect(client))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        self._start(self._connect(client))
+
+    def begin(self, request: list[bytes]) -> None:
+        """A client begins to send a request. All of it will be in the list."""
+        if self._repeating and random.random() < _COPIED:
+            self._start(self._copy(request, random.random() * _LATE))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _copy(self, request: list[bytes], delay: float) -> None:
+        await asyncio.sleep(delay)
+        with suppress(OSError, TimeoutError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", random.choice(self._targets))
+            try:
+                writer.write(b"".join(request))
+                async with asyncio.timeout(_LATE):
+                    await reader.read(1)
+                    await asyncio.sleep(_LATE)
+            finally:
+                writer.transport.abort()
 
     async def _connect(self, client: _Side) -> None:
         if self._refusing:
@@ -171,6 +213,13 @@ class _Proxy:
         if not self.holding:
             for side in list(self.sides):
                 side.deliver()
+
+    def repeat(self, seconds: float) -> None:
+        self._repeating += 1
+        asyncio.get_running_loop().call_later(seconds, self._once)
+
+    def _once(self) -> None:
+        self._repeating -= 1
 
     def refuse(self, seconds: float) -> None:
         self._refusing += 1

@@ -200,7 +200,10 @@ _OPERATIONS = {
 class Faults:
     """The faults of a soak, at random. Each lasts for a while at most; ``let_go`` waits until the last one is over."""
 
-    def __init__(self, seed: int, double: DoubleProcess, gateways: list[Gateway], hatch: Callable[[], Gateway]) -> None:
+    def __init__(
+        self, seed: int, double: DoubleProcess | None, gateways: list[Gateway], hatch: Callable[[], Gateway]
+    ) -> None:
+        """``double``: None for a real store, which holds and refuses no single request."""
         self.random = Random(f"{seed}/trouble")
         self._double, self._gateways, self._hatch = double, gateways, hatch
         self._paused: set[int] = set()
@@ -229,13 +232,20 @@ class Faults:
         self._timers.clear()
         self._holding.clear()
 
+    def clear(self) -> None:
+        """Let the store go on."""
+        if self._double is not None:
+            self._double.clear()
+
     def hold(self) -> None:
         """Delay a request to the store, or its answer. Its sender may be dead by then."""
+        assert self._double is not None
         at = self.random.choice(("arrival", "before", "after"))
         self._holding.append(self._double.rule("hold", at=at, **self.match()))
         self.for_a_while(2.5, self._holding[-1].release)
 
     def fail(self) -> None:
+        assert self._double is not None
         action, at = self.random.choice(("cut", "cut", "fail")), self.random.choice(("before", "after"))
         self._double.rule(action, at=at, **self.match())
 
@@ -316,7 +326,7 @@ class Trouble(Faults):
                 self._wait(self.random.randint(1, 25))
         finally:
             self.let_go()
-            self._soak.double.clear()
+            self.clear()
 
     def _wait(self, deeds: int) -> None:
         """Until writers have done so much more: on a slow machine there is not more trouble, but less of everything."""
