@@ -67,9 +67,6 @@ def _examined(config: DatabaseConfig, snapshot: Snapshot, found: InstalledGuard,
     if objections:
         return problem(name, "; ".join(objections), f"Run gateway guard install {found.schema}.{found.table}.")
     watched = ", and what changes without it is found" if watches else ""
-    watched += (
-        "; installed again, it would take less time" if "fencing.guard_v2(" in found.body and found.by_statement else ""
-    )
     detail = f"rows are {template}; {_let_through(role)}; what it refuses goes on record{watched}"
     if mode == Enforcement.OBSERVE:
         return warning(
@@ -102,13 +99,13 @@ def _misfits(table: Table, rule: Rule, found: InstalledGuard) -> Iterable[str]:
         return
     if template != fitting.named.template.text:
         yield f"it names rows {template}, and the rule says {fitting.named.template.text}"
-    elif found.body not in (fitting.body, fitting.former_body):
+    elif found.body != fitting.body:
         yield "the table, or this version of the gateway, names rows differently by now"
     if equal != rule.equal:
         yield f"it takes equal tokens by {equal}, and the rule says {rule.equal}"
 
 
-REVISION = "r1004"
+REVISION = "r1002"
 """The revision of the fencing schema that the scripts of a guard call."""
 
 NO_GATEWAY = ""

@@ -150,38 +150,8 @@ END
 
 
 # The rows of a statement together: each resource is checked once, however many rows it has, and in one order for all
-# sessions. The gateway comes here by all of its writes, and only those of cascades and triggers are checked. PostgreSQL
-# reads the condition of a trigger anew for each statement, which would cost more than the call.
+# sessions.
 _STATEMENT_BODY = """
-<<touched>>
-DECLARE
-    {declarations}
-BEGIN
-    IF SESSION_USER = TG_ARGV[2] AND pg_trigger_depth() = 1 THEN
-        RETURN NULL;
-    ELSIF TG_OP = 'UPDATE' THEN
-        FOR {variables} IN {updated} ORDER BY {places} LOOP
-            {check}
-        END LOOP;
-    ELSIF TG_OP = 'INSERT' THEN
-        FOR {variables} IN {inserted} ORDER BY {places} LOOP
-            {check}
-        END LOOP;
-    ELSE
-        FOR {variables} IN {deleted} ORDER BY {places} LOOP
-            {check}
-        END LOOP;
-    END IF;
-    RETURN NULL;
-END
-"""
-_CHECK = """\
-IF TG_ARGV[1] = 'strict' OR NOT fencing.guard_holds_v1({name}) THEN
-                PERFORM fencing.guard_v1({name}, TG_ARGV[4], TG_OP, TG_ARGV[0] = 'observe', TG_ARGV[1] = 'strict');
-            END IF;"""
-
-# That of guards before the schema r1004. They check the same, and take longer.
-_FORMER_STATEMENT_BODY = """
 <<touched>>
 DECLARE
     {declarations}
@@ -235,14 +205,6 @@ class Guard:
     @property
     def body(self) -> str:
         """The source of the trigger function that checks rows."""
-        return self._body(_STATEMENT_BODY)
-
-    @property
-    def former_body(self) -> str:
-        """The source of the same function for the schema before."""
-        return self._body(_FORMER_STATEMENT_BODY)
-
-    def _body(self, by_statement: str) -> str:
         pieces = {"declarations": self._declarations, "name": self._name}
         if self.by_statement:
             # A name without columns has no value to look for, but a row to be there.
@@ -252,7 +214,7 @@ class Guard:
             pieces |= {"variables": variables, "inserted": self._values(_NEW), "deleted": self._values(_OLD)}
             pieces["places"] = ", ".join(str(1 + place) for place in range(max(len(self._touched), 1)))
             pieces["updated"] = f"{self._values(_OLD, '')} UNION {self._values(_NEW, '')}"
-            return by_statement.format(**pieces, check=_CHECK.format(name=self._name))
+            return _STATEMENT_BODY.format(**pieces)
         pieces |= {"old": self._parts("OLD", 2), "new": self._parts("NEW", 2)}
         if not self.watches:
             return _BODY.format(**pieces)
@@ -400,13 +362,13 @@ def _dropped(functions: Sequence[str]) -> Iterator[str]:
 
 def _trigger(guard: Guard, name: str, moment: str, relation: str, function: str | None = None, shown: str = "") -> str:
     level = "ROW" if name == ROW else "STATEMENT"
-    called = function or {STATEMENT: "fencing.guard_statement_v2", TRUNCATE: "fencing.guard_truncate_v1"}[name]
-    # A condition that a session cannot change: not by SET ROLE. The gateway names the rows of its own statements, but
-    # not those that cascades and triggers of these change. Functions for whole statements ask by themselves.
+    called = function or {STATEMENT: "fencing.guard_statement_v1", TRUNCATE: "fencing.guard_truncate_v1"}[name]
+    # The one condition that costs the gateway next to nothing, and that a session cannot change: not by SET ROLE. The
+    # gateway names the rows of its own statements, but not those that cascades and triggers of these change.
     beside = f"SESSION_USER <> {string(guard.role)}"
     if function is not None:
         beside += " OR pg_catalog.pg_trigger_depth() > 0"
-    condition = f" WHEN ({beside})" if name == TRUNCATE or (name == ROW and not guard.watches) else ""
+    condition = "" if name == ROW and guard.watches else f" WHEN ({beside})"
     return (
         f"CREATE OR REPLACE TRIGGER {name} {moment} ON {relation}{shown}\n"
         f"    FOR EACH {level}{condition}\n"

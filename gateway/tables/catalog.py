@@ -89,8 +89,8 @@ class RewriteRule:
 class Table:
     """A table or view. ``kind`` is PostgreSQL's: r table, p partitioned, v view, m materialized view, f foreign.
 
-    ``oid``, ``primary_key_index`` (its oid), ``column_versions`` (transaction ids, as text) and ``version`` (one such
-    id) identify this state of the table.
+    ``oid``, ``primary_key_index`` (its oid), ``column_versions`` (transaction ids, as text) and ``version`` (of code)
+    identify this state of the table.
     ``reads_settings``: code of a policy, check, default or type may read the settings of a request.
     ``updatable`` is the sum of 4 for update, 8 for insert, 16 for delete. ``children``: partitions and tables that
     inherit, at any depth, by schema and name. ``reaches_foreign``: a write of it may write a foreign table, or one that

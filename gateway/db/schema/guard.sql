@@ -317,7 +317,7 @@ BEGIN
 END
 $function$;
 
--- Do what guard_v1 does, with less work for a write that passes. Guards of schemas before r1004 call it.
+-- Do what guard_v1 does, with less work for a write that passes, which is nearly every one.
 -- One query with the statement's snapshot answers all of the judgement's questions. If it confirms nothing, or the
 -- resource is strict, guard_v1 judges from the beginning.
 -- It has no settings of its own: each of them would cost more than a comparison. It runs within trigger functions that
@@ -359,42 +359,14 @@ BEGIN
     PERFORM fencing.guard_v1(p_resource, p_target, p_operation, p_observe, p_strict);
 END
 $function$;
--- Tell whether the session holds a resource, so that guard_v1 would let a write of it pass. Nearly every write passes.
--- One query with the statement's snapshot answers all of the judgement's questions. The list of its results is evaluated
--- only where the fence carries the token. If it confirms nothing, or the resource is strict, guard_v1 has to judge.
--- It is one query for a reason: a transaction prepares each expression and each query of plpgsql anew.
-CREATE FUNCTION fencing.guard_holds_v1(p_resource text) RETURNS boolean LANGUAGE plpgsql STABLE AS $function$
-DECLARE
-    locked boolean;
-BEGIN
-    SELECT
-        CASE
-            WHEN current_setting('fencing.open', true) = 'yes' THEN true
-            WHEN fencing.is_open_v3() THEN set_config('fencing.open', 'yes', true) = 'yes'
-        END AND fencing.guard_locked_v1(f.resource, f.epoch, f.value)
-    INTO locked
-    FROM fencing.fence AS f
-    WHERE f.resource = p_resource
-      AND concat_ws('.', nullif(f.epoch, 0), f.value) = CASE
-          WHEN current_setting('fencing.held', true) <> ''
-          THEN current_setting('fencing.held', true)::jsonb -> p_resource ->> 'token'
-          WHEN current_setting('fencing.resource', true) = p_resource THEN current_setting('fencing.token', true) END
-      AND (f.holder = CASE
-          WHEN current_setting('fencing.held', true) <> ''
-          THEN current_setting('fencing.held', true)::jsonb -> p_resource ->> 'holder'
-          ELSE nullif(current_setting('fencing.holder', true), '') END) IS NOT FALSE
-      AND NOT EXISTS (
-          SELECT FROM fencing.intent AS i WHERE i.resource = f.resource AND (i.epoch, i.value) < (f.epoch, f.value));
-    RETURN locked IS TRUE;
-END
-$function$;
-REVOKE ALL ON FUNCTION fencing.guard_locked_v1, fencing.guard_v2, fencing.guard_holds_v1 FROM PUBLIC;
+REVOKE ALL ON FUNCTION fencing.guard_locked_v1, fencing.guard_v2 FROM PUBLIC;
 
 -- The triggers that do not depend on the table. Their arguments are: enforce or observe; accept or strict; the role
 -- that is let through; the template; the table as the record names it. `gateway guard install` makes the trigger for
 -- rows.
 
--- Do what guard_statement_v2 does, for guards of schemas before r1004. Their triggers do not call it for the gateway.
+-- Check, before the first row, what the session says it holds. Without this a statement that finds no row would pass
+-- under a stale token. It also makes a direct writer lock as the gateway does, fences before rows.
 CREATE FUNCTION fencing.guard_statement_v1() RETURNS trigger
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -415,31 +387,6 @@ BEGIN
 END
 $function$;
 
--- Check, before the first row, what the session says it holds. Without this a statement that finds no row would pass
--- under a stale token. It also makes a direct writer lock as the gateway does, fences before rows.
--- It lets the gateway through itself: PostgreSQL reads the condition of a trigger anew for each statement, which costs
--- more than this call.
-CREATE FUNCTION fencing.guard_statement_v2() RETURNS trigger
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
-DECLARE
-    name text;
-BEGIN
-    IF SESSION_USER = TG_ARGV[2] THEN
-        RETURN NULL;
-    ELSIF coalesce(current_setting('fencing.held', true), '') = ''
-        AND fencing.guard_holds_v1(current_setting('fencing.resource', true))
-    THEN
-        RETURN NULL;
-    END IF;
-    FOR name IN SELECT k.name FROM jsonb_object_keys(fencing.declared_v1()) AS k (name) ORDER BY k.name COLLATE "C" LOOP
-        IF NOT fencing.guard_holds_v1(name) THEN
-            PERFORM fencing.guard_v1(name, TG_ARGV[4], TG_OP, TG_ARGV[0] = 'observe', false);
-        END IF;
-    END LOOP;
-    RETURN NULL;
-END
-$function$;
-
 -- Check a TRUNCATE, which fires nothing for its rows: only one name for the whole table can be checked.
 CREATE FUNCTION fencing.guard_truncate_v1() RETURNS trigger
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
@@ -454,4 +401,4 @@ BEGIN
     RETURN NULL;
 END
 $function$;
-REVOKE ALL ON FUNCTION fencing.guard_statement_v1, fencing.guard_statement_v2, fencing.guard_truncate_v1 FROM PUBLIC;
+REVOKE ALL ON FUNCTION fencing.guard_statement_v1, fencing.guard_truncate_v1 FROM PUBLIC;

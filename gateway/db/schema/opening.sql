@@ -63,23 +63,6 @@ END
 $function$;
 REVOKE ALL ON FUNCTION fencing.is_open_v2 FROM PUBLIC;
 
--- Return whether the database was opened for its present run, for a direct writer's statements. Unlike is_open_v2 it
--- reads neither the control file nor the list of databases. No two servers start in one microsecond. The path of a file
--- has the database.
-CREATE FUNCTION fencing.is_open_v3() RETURNS boolean LANGUAGE plpgsql STABLE AS $function$
-BEGIN
-    PERFORM FROM fencing.opening AS o
-    WHERE o.started = pg_postmaster_start_time()
-      AND o.timeline = CASE
-          WHEN NOT pg_is_in_recovery() THEN ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer
-      END
-      AND o.identity = split_part(pg_relation_filepath('fencing.opening'::regclass), '/', -2)
-          || '/' || 'fencing.opening'::regclass::oid;
-    RETURN FOUND;
-END
-$function$;
-REVOKE ALL ON FUNCTION fencing.is_open_v3 FROM PUBLIC;
-
 -- Do what is_open_v2 does, for any session.
 CREATE FUNCTION fencing.is_open_v1() RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$

@@ -252,7 +252,7 @@ def same_relation(table: Table) -> str:
 
 def same_version(table: Table) -> str:
     """Return SQL like ``unchanged``: nothing was added that may read the settings of a request, such as a check."""
-    return _called("check_version_v1", str(table.oid), f"{string(table.version)}::xid")
+    return _called("check_version_v1", str(table.oid), string(table.version))
 
 
 def changed_meanwhile() -> SqlError:
