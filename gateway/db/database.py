@@ -25,7 +25,7 @@ from gateway.db.pool import (
     translated,
     wants_retry,
 )
-from gateway.db.roles import ActingBatch, RoleStatements
+from gateway.db.roles import ActingBatch, ActingTogether, RoleStatements
 from gateway.db.servers import APPLICATION, Servers, pins
 from gateway.errors import Full, OutcomeUnknown, Overloaded, SqlError, Unavailable
 from gateway.fencing.token import Token
@@ -371,7 +371,7 @@ class Database:
         return await self._alone(asyncpg.Connection.fetchmany, Unavailable, sql, (arguments,), self._shared)
 
     async def write_acting(
-        self, batch: ActingBatch, claims: Callable[[list[Record]], Claims], *, alone: bool = False
+        self, batch: ActingBatch | ActingTogether, claims: Callable[[list[Record]], Claims], *, alone: bool = False
     ) -> list[Record]:
         """Return a row for each member of a batch of writes under a role. Raise what ``fetchmany_claim`` raises.
 

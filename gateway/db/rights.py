@@ -78,6 +78,7 @@ FUNCTIONS = (
 # Functions in the statements of writes and reads, which may run under a role of their caller.
 CALLED_BY_STATEMENTS = (
     "check_unchanged_v1",
+    "check_version_v1",
     "check_relation_v1",
     "check_foreign_v1",
     "check_one_node_v1",

@@ -11,8 +11,8 @@ from gateway.db.pool import Session, load
 _SQL = load("roles")
 RIGHTS = _SQL["rights"]
 """A text that is another one once other policies may bind the role."""
-WRITE, READ = (_SQL[name].format(rights=RIGHTS) for name in ("write", "read"))
-"""The latter ends with an error if code in the database tries to write."""
+WRITE, READ, _TOGETHER = (_SQL[name].format(rights=RIGHTS) for name in ("write", "read", "write_together"))
+"""READ ends with an error if code in the database tries to write."""
 
 _MOST = 256
 """Statements that a session keeps prepared."""
@@ -45,6 +45,26 @@ class ActingBatch(NamedTuple):
     claims: str | None = None
 
 
+class ActingTogether(NamedTuple):
+    """One statement that does the writes of several requests, each under another resource, under one role.
+
+    ``held``: the place of the argument that tells the statement which fences carry their tokens. ``fences``: resource,
+    epoch, value and holder of all requests, a list of each. ``arguments``: those of the statement, as texts.
+    """
+
+    statement: str
+    role: str
+    held: int
+    fences: Sequence[Sequence[object]]
+    arguments: Sequence[str | None]
+    claims: str | None = None
+
+    @property
+    def members(self) -> Sequence[object]:
+        """Return the resources of the requests."""
+        return self.fences[0]
+
+
 class RoleStatements:
     """Runs such batches, on sessions that are pinned to the same settings."""
 
@@ -52,9 +72,14 @@ class RoleStatements:
         self._pins, self._pinned = list(pinned), list(pinned.values())
         self._prepared: WeakKeyDictionary[Session, dict[tuple[str, str], str]] = WeakKeyDictionary()
 
-    async def fetch(self, session: Session, sql: str, batch: ActingBatch) -> list[asyncpg.Record]:
+    async def fetch(self, session: Session, sql: str, batch: ActingBatch | ActingTogether) -> list[asyncpg.Record]:
         """Return a row for each member, by ``WRITE`` or ``READ``. An error has undone all."""
         statement = await self._name(session, batch.statement, batch.role)
+        if isinstance(batch, ActingTogether):
+            return await session.fetch(
+                *(_TOGETHER, batch.role, statement, planned_for(session)[batch.role], self._pins, self._pinned),
+                *(batch.held, *batch.fences, batch.arguments, batch.claims),
+            )
         claims = (batch.claims,) if sql is WRITE else ()
         rights = planned_for(session)[batch.role]
         return await session.fetch(

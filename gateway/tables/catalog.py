@@ -89,8 +89,9 @@ class RewriteRule:
 class Table:
     """A table or view. ``kind`` is PostgreSQL's: r table, p partitioned, v view, m materialized view, f foreign.
 
-    ``oid``, ``primary_key_index`` (the oid of its index) and ``column_versions`` (an array of transaction ids, as text)
-    identify this state of the table: see ``gateway.tables.sql.expressions``.
+    ``oid``, ``primary_key_index`` (its oid), ``column_versions`` (transaction ids, as text) and ``version`` (of code)
+    identify this state of the table.
+    ``reads_settings``: code of a policy, check, default or type may read the settings of a request.
     ``updatable`` is the sum of 4 for update, 8 for insert, 16 for delete. ``children``: partitions and tables that
     inherit, at any depth, by schema and name. ``reaches_foreign``: a write of it may write a foreign table, or one that
     Citus manages. It may be the table itself. ``distributed``: Citus manages this table.
@@ -116,6 +117,8 @@ class Table:
     updatable: int = _EVERYTHING
     reaches_foreign: bool = False
     distributed: bool = False
+    version: str = "0"
+    reads_settings: bool = True
 
     @property
     def title(self) -> str:

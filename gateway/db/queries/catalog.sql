@@ -7,6 +7,44 @@ SELECT
     c.relkind::text AS kind,
     obj_description(c.oid, 'pg_class') AS description,
     c.relrowsecurity AS row_security,
+    -- The versions of all that may run code when a row is written: check_version_v1 compares them.
+    md5(concat_ws(';',
+        (SELECT string_agg(t.xmin::text, ',' ORDER BY t.oid) FROM pg_catalog.pg_trigger AS t WHERE t.tgrelid = c.oid),
+        (SELECT string_agg(i.xmin::text, ',' ORDER BY i.indexrelid) FROM pg_catalog.pg_index AS i WHERE i.indrelid = c.oid),
+        (SELECT string_agg(k.xmin::text, ',' ORDER BY k.oid) FROM pg_catalog.pg_constraint AS k WHERE k.conrelid = c.oid),
+        (SELECT string_agg(d.xmin::text, ',' ORDER BY d.oid) FROM pg_catalog.pg_attrdef AS d WHERE d.adrelid = c.oid))) AS version,
+    c.relkind <> 'r' OR c.relhassubclass OR c.relrowsecurity OR EXISTS (
+        SELECT FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+            AND t.typnamespace <> 'pg_catalog'::regnamespace AND t.typtype <> 'e'
+    ) OR EXISTS (
+        -- Another key here may change rows of another table, whose triggers read settings.
+        SELECT FROM pg_constraint AS k WHERE k.confrelid = c.oid AND k.contype = 'f' AND k.confupdtype NOT IN ('a', 'r')
+    ) OR EXISTS (
+        SELECT FROM pg_index AS i, unnest(i.indclass) AS class (oid) WHERE i.indrelid = c.oid AND class.oid >= 16384
+    ) OR EXISTS (
+        -- Of PostgreSQL's own functions, only immutable ones and a few others are known to read no setting. Only these
+        -- nodes run no code but the functions that they name: a cast by input and output runs the checks of domains.
+        SELECT FROM (
+            SELECT k.conbin::text FROM pg_constraint AS k WHERE k.conrelid = c.oid AND k.conbin IS NOT NULL
+            UNION ALL SELECT d.adbin::text FROM pg_attrdef AS d WHERE d.adrelid = c.oid
+            UNION ALL SELECT concat(i.indexprs::text, i.indpred::text) FROM pg_index AS i WHERE i.indrelid = c.oid
+        ) AS e (tree)
+        WHERE EXISTS (
+            SELECT FROM regexp_matches(e.tree, '\{([A-Z]+)', 'g') AS node (names)
+            WHERE node.names[1] <> ALL (ARRAY[
+                'OPEXPR', 'BOOLEXPR', 'FUNCEXPR', 'SCALARARRAYOPEXPR', 'DISTINCTEXPR', 'NULLIFEXPR', 'VAR', 'CONST',
+                'RELABELTYPE', 'COLLATE', 'COLLATEEXPR', 'NULLTEST', 'BOOLEANTEST', 'ARRAY', 'ARRAYEXPR', 'ARRAYCOERCEEXPR',
+                'CASE', 'CASEEXPR', 'WHEN', 'CASEWHEN', 'CASETESTEXPR', 'COALESCE', 'COALESCEEXPR', 'NEXTVALUEEXPR',
+                'SQLVALUEFUNCTION'])
+        ) OR EXISTS (
+            SELECT FROM regexp_matches(e.tree, ':(?:funcid|opfuncid) (\d+)', 'g') AS called (oids)
+            LEFT JOIN pg_proc AS p ON p.oid = called.oids[1]::oid
+            WHERE p.oid IS NULL OR p.oid >= 16384 OR (p.provolatile <> 'i' AND p.proname <> ALL (ARRAY[
+                'now', 'clock_timestamp', 'statement_timestamp', 'transaction_timestamp', 'gen_random_uuid', 'nextval',
+                'random']))
+        )
+    ) AS reads_settings,
     c.relhasrules AS has_rules,
     c.relhassubclass AS has_children,
     far.reached AS reaches_foreign,

@@ -16,6 +16,13 @@ SELECT * FROM fencing.write_as_v1(
     CASE WHEN ({rights}) = $3::text THEN $2::text ELSE 'gw_outdated' END,
     $1::text, $4::text[], $5::text[], $6::text[], $7::integer, $9::text::json, $8::text[])
 
+-- name: write_together
+-- Write for several requests under a role of their callers, by one statement. The rest is as of write.
+SELECT * FROM fencing.write_together_as_v1(
+    CASE WHEN ({rights}) = $3::text THEN $2::text ELSE 'gw_outdated' END,
+    $1::text, $4::text[], $5::text[], $6::integer, $12::text::json, $7::text[], $8::integer[], $9::bigint[], $10::text[],
+    $11::text[])
+
 -- name: read
 -- Read for several requests under a role of their callers. The rest is as of write.
 SELECT * FROM fencing.read_as_v1(

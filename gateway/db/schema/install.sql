@@ -21,7 +21,7 @@ END $$;
 
 -- The revision of the schema: the newest migration.
 CREATE TABLE fencing.migration (version_num varchar(32) CONSTRAINT migration_pkc PRIMARY KEY);
-INSERT INTO fencing.migration (version_num) VALUES ('r1003');
+INSERT INTO fencing.migration (version_num) VALUES ('r1004');
 
 \ir fences.sql
 \ir opening.sql

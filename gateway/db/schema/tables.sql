@@ -95,6 +95,24 @@ BEGIN
 END
 $function$;
 
+-- Check that the code of a table is that which the statement was planned with: its triggers, indexes, constraints and
+-- defaults have the same versions. Returns true, or raises 42P01.
+-- VOLATILE: it takes a fresh snapshot, with the lock of the table in hand.
+CREATE FUNCTION fencing.check_version_v1(p_table oid, p_version text) RETURNS boolean LANGUAGE plpgsql VOLATILE
+AS $function$
+BEGIN
+    IF p_version = pg_catalog.md5(pg_catalog.concat_ws(';',
+        (SELECT pg_catalog.string_agg(t.xmin::text, ',' ORDER BY t.oid) FROM pg_catalog.pg_trigger AS t WHERE t.tgrelid = p_table),
+        (SELECT pg_catalog.string_agg(i.xmin::text, ',' ORDER BY i.indexrelid) FROM pg_catalog.pg_index AS i WHERE i.indrelid = p_table),
+        (SELECT pg_catalog.string_agg(k.xmin::text, ',' ORDER BY k.oid) FROM pg_catalog.pg_constraint AS k WHERE k.conrelid = p_table),
+        (SELECT pg_catalog.string_agg(d.xmin::text, ',' ORDER BY d.oid) FROM pg_catalog.pg_attrdef AS d WHERE d.adrelid = p_table)))
+    THEN
+        RETURN true;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = 'fencing.a_table_that_has_changed';
+END
+$function$;
+
 -- Check, for a read, that the name still means this table, and that the relation is still of this kind.
 -- Returns true, or raises 42P01.
 CREATE FUNCTION fencing.check_relation_v1(p_table oid, p_name text, p_kind "char", p_row_security boolean)

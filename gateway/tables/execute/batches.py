@@ -16,14 +16,14 @@ from gateway.budget import CALLER, Caller
 from gateway.db import fences
 from gateway.db.database import Claims, Database, Record
 from gateway.db.fences import Claim
-from gateway.db.roles import ActingBatch
+from gateway.db.roles import ActingBatch, ActingTogether
 from gateway.errors import SqlError, Unavailable
 from gateway.observe.events import BatchBegun, BatchSent, Observe
 from gateway.observe.stages import ORIGIN
 from gateway.tables.dialect.errors import is_of_answer
 from gateway.tables.execute.acting import Role
-from gateway.tables.sql.expressions import Statement
-from gateway.tables.sql.shape import CHECKS, CLAIMS
+from gateway.tables.sql.expressions import Statement, tells_of_change
+from gateway.tables.sql.shape import CHECKS, CLAIMS, HELD
 
 Answer = TypeVar("Answer")
 
@@ -97,8 +97,7 @@ class Batches:
 
     def expected(self, asked: Asked) -> bool:
         """Return whether fences have risen lately with such statements."""
-        text, role = asked.statement.text, asked.role
-        return (text if role is None else (role.name, text)) in self._rising
+        return (asked.statement.text if asked.role is None else _kind_under_role(asked)) in self._rising
 
     def busy(self) -> bool:
         """Return whether a statement is under way, or was a moment ago: writers pause between two statements."""
@@ -116,7 +115,7 @@ class Batches:
             if claim is not None:
                 size += len(claim.resource) + len(claim.holder or "") + len(claim.caller)
             if role is not None:
-                kind, most = (role.name, asked.statement.text), _LARGER * LARGEST
+                kind, most = _kind_under_role(asked), _LARGER * LARGEST
                 size += sum(map(len, role.settings.values()))
         asked.since, asked.origin, asked.caller = perf_counter(), ORIGIN.get(), CALLER.get()
         if size > most:
@@ -177,21 +176,15 @@ class Batches:
 
     async def _under_role(self, role: str, batch: Sequence[Asked], *, alone: bool = False) -> Sequence[Record | None]:
         """Send a batch as one statement under one role."""
-        statement, names = batch[0].statement, list(_settings(batch[0]))
-        members = [
-            [*_fence(asked.claim), *map(_settings(asked).__getitem__, names), *map(as_text, asked.arguments)]
-            for asked in batch
-        ]
-        checks = len(members[0]) - len(statement.names) + statement.names.index(CHECKS) + 1
         claims = _claims(batch)
-        sent = ActingBatch(statement.text, role, names, checks, members, claims)
+        sent: ActingBatch | ActingTogether = _acting_together(role, batch, claims) or _acting(role, batch, claims)
         try:
-            if self._writes:
+            if isinstance(sent, ActingTogether) or self._writes:
                 rows = await self._trip(batch, self._database.write_acting(sent, _carried(batch), alone=alone))
             else:
                 rows = await self._trip(batch, self._database.read_acting(sent, alone=alone))
         except SqlError as error:
-            if len(batch) > 1 or is_of_answer(error):
+            if len(batch) > 1 or is_of_answer(error) or tells_of_change(error):
                 raise
             return [None]
         except Unavailable:
@@ -199,7 +192,7 @@ class Batches:
                 raise
             return [None]  # such as a policy that writes
         if claims is not None:
-            self._note((role, statement.text), rows[0], rows)
+            self._note(_kind_under_role(batch[0]), rows[0], rows)
         return rows
 
     def _note(self, kind: _Kind, claimed: Record, rows: Sequence[Record]) -> None:
@@ -220,6 +213,43 @@ class Batches:
             self._back = perf_counter()
             waited = began - min(asked.since for asked in batch)
             self._observe(BatchSent(self._writes, len(batch), waited, self._back - began))
+
+
+def _kind_under_role(asked: Asked) -> tuple[str, str]:
+    """Return the kind of a statement under a role. One that has a statement for several has no settings."""
+    assert asked.role is not None
+    return asked.role.name, (asked.together or asked.statement).text
+
+
+def _acting(role: str, batch: Sequence[Asked], claims: str | None) -> ActingBatch:
+    """Return a batch whose members each have settings of their own."""
+    statement, names = batch[0].statement, list(_settings(batch[0]))
+    members = [
+        [*_fence(asked.claim), *map(_settings(asked).__getitem__, names), *map(as_text, asked.arguments)]
+        for asked in batch
+    ]
+    checks = len(members[0]) - len(statement.names) + statement.names.index(CHECKS) + 1
+    return ActingBatch(statement.text, role, names, checks, members, claims)
+
+
+def _acting_together(role: str, batch: Sequence[Asked], claims: str | None) -> ActingTogether | None:
+    """Return the one statement of a batch. None if there is none, or if two of its writes might be of one row."""
+    together = batch[0].together
+    if together is None or len({asked.claim and asked.claim.resource for asked in batch}) < len(batch):
+        return None
+    held = [asked.claim for asked in batch if asked.claim]
+    columns = zip(*(asked.arguments for asked in batch), strict=True)
+    values: dict[str, object] = dict(zip(batch[0].statement.names, map(list, columns), strict=True))
+    resources = [claim.resource for claim in held]
+    values |= {CHECKS: True, HELD: None, "resource": resources}
+    fences: Sequence[Sequence[object]] = (
+        resources,
+        [claim.token.epoch for claim in held],
+        [claim.token.value for claim in held],
+        [claim.holder for claim in held],
+    )
+    arguments = [as_text(values[name]) for name in together.names]
+    return ActingTogether(together.text, role, together.names.index(HELD) + 1, fences, arguments, claims)
 
 
 def _one_for_all(batch: Sequence[Asked]) -> Statement | None:

@@ -92,6 +92,8 @@ _OF_NAMES_AND_VALUES = frozenset(("22", "42", "3F"))
 
 Values: TypeAlias = Mapping[str, object]
 
+_NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+
 
 @dataclass(slots=True)
 class Candidate:
@@ -101,7 +103,7 @@ class Candidate:
     statement by that recipe. ``row``: the row to come of that statement. If the fence is known to be higher, none is
     sent. Then ``row`` is None, or the entry to come of the refusal if the request has no task. ``sent``: the statement
     wrote nothing, so no second one is sent. ``role``: makes the role of the database that the request runs under; None
-    for the gateway's own. ``sender``: makes the sender of a request without a task.
+    for the gateway's own. ``role_name``: its name. ``sender``: makes the sender of a request without a task.
     """
 
     plain: PlainRequest | None
@@ -114,6 +116,7 @@ class Candidate:
     row: "Future[Record | None] | Future[Rejection | None] | None" = None
     sent: bool = False
     role: Callable[[], Role] | None = None
+    role_name: str = ""
     sender: Callable[[], Sender] | None = None
 
     @property
@@ -152,7 +155,8 @@ class Prepared(NamedTuple):
         plain = self.plain.with_query(packet.query_string)
         role = self.role and partial(self.role.of, self.changing)
         sender = partial(self._sender, packet, request_id, client)
-        candidate = Candidate(plain, self.origin.caller, self.rights, role=role, sender=sender)
+        name = self.role.role.name if self.role else ""
+        candidate = Candidate(plain, self.origin.caller, self.rights, role=role, role_name=name, sender=sender)
         self.fast_path.begin(candidate, packet.query_string, packet.content)
         return None if candidate.recipe is None else candidate
 
@@ -213,7 +217,7 @@ class FastPath:
         acting = principal.role != OWN
         plain = self._forms.read(head, acting=acting)
         role = partial(role_of, head, principal) if acting else None
-        return Candidate(plain, principal.name, principal.rights, role=role)
+        return Candidate(plain, principal.name, principal.rights, role=role, role_name=principal.role)
 
     def prepare(self, head: Head, principal: Principal, headers: Headers, capture: Capture) -> Prepared | None:
         """Prepare for requests with this head, whatever their queries are. None if all of them have to be planned.
@@ -285,7 +289,8 @@ class FastPath:
             size=len(content) + len(resource),
             claim=claim,
             may_raise=recipe.may_raise,
-            role=candidate.role and _declaring(candidate.role(), recipe.cached, claim),
+            role=candidate.role
+            and _acting(candidate.role, candidate.role_name, recipe.statement, recipe.cached, claim),
             together=recipe.statement.together,
         )
         candidate.row = self._send(candidate.asked, claim)
@@ -381,7 +386,7 @@ class FastPath:
         )
         claim = Claim(resource, token, write.tokens.holder, write.sender.caller)
         values |= {**_values(claim, write.payload), MOST: SMALL}
-        statement = cached.statements.write(shape)
+        statement = cached.statements.write(shape) if role is None else cached.statements.write_acting(shape)
         if self._is_large(statement, resource):
             return None
         if candidate.plain is not None:
@@ -392,7 +397,8 @@ class FastPath:
             size=len(write.body) + len(write.sender.query),
             claim=claim,
             may_raise=_may_share_a_raise(write),
-            role=role and _declaring(role, cached, claim),
+            role=role and _acting(lambda: role, role.name, statement, cached, claim),
+            together=None if role is None else statement.together,
         )
         try:
             row = await self._confirm(asked, claim, self._send(asked, claim), lambda: write.attempts()(resource))
@@ -641,7 +647,10 @@ def _values(claim: Claim, payload: Payload | None) -> dict[str, object]:
     }
 
 
-def _declaring(role: Role, cached: CachedTable, claim: Claim) -> Role:
+def _acting(role: Callable[[], Role], name: str, statement: Statement, cached: CachedTable, claim: Claim) -> Role:
+    """Return the role of a write. It has no settings if several share a statement, because no code reads them."""
+    if statement.together is not None:
+        return Role(name, _NO_SETTINGS)
     if not cached.table.row_security:
-        return role
-    return role.holding({claim.resource: {"token": str(claim.token), "holder": claim.holder}})
+        return role()
+    return role().holding({claim.resource: {"token": str(claim.token), "holder": claim.holder}})

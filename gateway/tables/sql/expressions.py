@@ -250,6 +250,11 @@ def same_relation(table: Table) -> str:
     return _called("check_relation_v1", *_relation(table))
 
 
+def same_version(table: Table) -> str:
+    """Return SQL like ``unchanged``: nothing was added that may read the settings of a request, such as a check."""
+    return _called("check_version_v1", str(table.oid), string(table.version))
+
+
 def changed_meanwhile() -> SqlError:
     """Return the error that says so of a table, for a check outside the statement."""
     return SqlError("42P01", _CHANGED)

@@ -54,6 +54,10 @@ CLAIMS = "claims"
 """The claims that a fenced statement makes in place of a write, for the statements behind it; None for a write."""
 
 
+HELD = "held"
+"""Which fences carry the tokens of several writes under a role: they look at none."""
+
+
 class ReadShape(NamedTuple):
     """A GET without its values. ``select`` empty stands for all columns, unless there are ``embeds``: then for none.
 

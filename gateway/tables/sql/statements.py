@@ -41,17 +41,18 @@ from gateway.tables.sql.expressions import (
     reference,
     same_references,
     same_relation,
+    same_version,
     string,
     tag,
     unchanged,
 )
-from gateway.tables.sql.shape import CHECKS, CLAIMS, FilterShape, LockShape, ReadShape, SelectShape, WriteShape
+from gateway.tables.sql.shape import CHECKS, CLAIMS, HELD, FilterShape, LockShape, ReadShape, SelectShape, WriteShape
 
 # Their texts hold nothing that would have to be escaped.
 _PLAIN_TYPES = frozenset(("smallint", "integer", "bigint", "uuid", "date", "boolean"))
 # Names of our own inside statements, unlikely to be anyone's table.
 _BODY, _ELEMENT, _FENCE, _WRITE, _PAGE = "gw_body", "gw_element", "gw_fence", "gw_write", "gw_page"
-_VALUES, _ASKED = "gw_values", "gw_asked"
+_VALUES, _ASKED, _ANSWERS = "gw_values", "gw_asked", "gw_answers"
 _CALL, _RESULT = "gw_call", "gw_result"
 
 
@@ -80,6 +81,7 @@ class Statements:
         self._references = references
         self.read: Callable[[ReadShape], Statement] = kept(self._read)
         self.write: Callable[[WriteShape], Statement] = kept(self._write)
+        self.write_acting: Callable[[WriteShape], Statement] = kept(self._write_acting)
         self.matching: Callable[[ReadShape], Statement] = kept(self._matching)
         self.version_of: Callable[[tuple[FilterShape, ...]], Statement] = kept(self._version_of)
         self.lock: Callable[[LockShape], Statement] = kept(self._lock)
@@ -185,7 +187,17 @@ class Statements:
 
     def _write(self, shape: WriteShape) -> Statement:
         statement = self._write_one(shape)
-        if self._named is None or not _may_be_together(shape, self._named):
+        if self._named is None or not shape.fenced or not _may_be_together(shape, self._named):
+            return statement
+        return replace(statement, together=self._write_together(shape))
+
+    def _write_acting(self, shape: WriteShape) -> Statement:
+        """Return a write under a role, which looks at no fence. The one for several is told which fences carry tokens.
+
+        There is none for several if code of the table may read the settings of a request: each has its own.
+        """
+        statement = self._write_one(shape)
+        if self._named is None or self.table.reads_settings or not _may_be_together(shape, self._named):
             return statement
         return replace(statement, together=self._write_together(shape))
 
@@ -198,13 +210,14 @@ class Statements:
         """
         assert self._named is not None
         asked = _asked(shape)
-        fence = _fence(asked.c)
+        fence = _fence(asked.c) if shape.fenced else _told(asked)
         body = self._body(shape, fence.c.payload)
         name: ColumnElement[Any] = sa.literal_column(name_expression(self._named)).label("name")
         touched: ColumnElement[Any]
         inserted: ColumnElement[Any]
         stray: ColumnElement[Any]
-        held, first = fence.c.number.is_not(None), asked.c.number == sa.literal_column("1")
+        held = fence.c.number.is_not(None) if shape.fenced else asked.c.held
+        first = asked.c.number == sa.literal_column("1")
         if shape.action == "POST":
             given: ColumnElement[Any] = sa.literal_column(name_expression(self._named, _BODY))
             rows = sa.select(*body.values.values()).select_from(fence, *body.sources)
@@ -227,6 +240,9 @@ class Statements:
             another = (write.c.name == asked.c.resource).is_not(sa.true())
             strays = sa.func.count(own).filter(another) > sa.literal_column("0")
             stray = sa.func.min(write.c.name).filter(another)
+        joined = asked.outerjoin(fence, fence.c.number == asked.c.number).outerjoin(write, own)
+        if not shape.fenced:
+            return self._answered_together(shape, asked, joined, touched, inserted, strays, stray)
         row = sa.select(
             _if_asked(self._as_planned(shape), first).label("current"),
             touched.label("touched"),
@@ -239,9 +255,38 @@ class Statements:
             sa.and_(sa.not_(held), _overtaken(asked.c)).label("overtaken"),
             sa.case((first, _claims())).label("risen"),
         )
-        row = row.select_from(asked.outerjoin(fence, fence.c.number == asked.c.number).outerjoin(write, own))
+        row = row.select_from(joined)
         row = row.group_by(asked.c.number, asked.c.resource, asked.c.epoch, asked.c.value, fence.c.number)
         return compiled(row.order_by(asked.c.number))
+
+    def _answered_together(
+        self,
+        shape: WriteShape,
+        asked: CTE,
+        joined: sa.FromClause,
+        touched: ColumnElement[Any],
+        inserted: ColumnElement[Any],
+        strays: ColumnElement[Any],
+        stray: ColumnElement[Any],
+    ) -> Statement:
+        """Return one row for all requests: numbers of rows in their order, and rows of other resources."""
+        each = (
+            sa.select(asked.c.number, touched.label("touched"), inserted.label("inserted"), strays.label("strays"))
+            .add_columns(stray.label("stray"))
+            .select_from(joined)
+            .group_by(asked.c.number, asked.c.resource, asked.c.held)
+            .subquery(_ANSWERS)
+        )
+        unchanged = f"{self._as_planned(shape)} AND {same_version(self.table)}"
+        return compiled(
+            sa.select(
+                _if_asked(unchanged).label("current"),
+                sa.func.array_agg(postgresql.aggregate_order_by(each.c.touched, each.c.number)).label("touched"),
+                sa.func.array_agg(postgresql.aggregate_order_by(each.c.inserted, each.c.number)).label("inserted"),
+                sa.func.count().filter(each.c.strays).label("strays"),
+                sa.func.min(each.c.stray).filter(each.c.strays).label("stray"),
+            )
+        )
 
     def _write_one(self, shape: WriteShape) -> Statement:
         fence = _fence() if shape.fenced else None
@@ -457,7 +502,7 @@ def _may_be_together(shape: WriteShape, named: Naming) -> bool:
     plain = shape.action in ("PATCH", "POST") and shape.conflict is None and not shape.default_row
     if shape.action == "POST" and not set(named.fields) <= set(shape.columns):
         return False
-    return shape.fenced and plain and not special and all(map(_is_plain, shape.filters))
+    return plain and not special and all(map(_is_plain, shape.filters))
 
 
 def _is_plain(shape: FilterShape) -> bool:
@@ -471,7 +516,7 @@ def _asked(shape: WriteShape) -> CTE:
     The arrays are in subqueries of their own. A planner that knew how short one is would plan each batch anew.
     """
     types: dict[str, sa.types.TypeEngine[Any]] = {
-        **_CLAIM,
+        **(_CLAIM if shape.fenced else {"resource": sa.Text(), HELD: sa.Boolean()}),
         "payload": sa.Text(),
         **{f"v{one[3]}": sa.Text() for one in shape.filters},
     }
@@ -479,6 +524,12 @@ def _asked(shape: WriteShape) -> CTE:
     columns = (sa.column(name, type_) for name, type_ in types.items())
     rows = sa.func.unnest(*arrays).table_valued(*columns, with_ordinality="number").render_derived(name=_VALUES)
     return sa.select(*rows.c).cte(_ASKED)
+
+
+def _told(asked: CTE) -> CTE:
+    """Return the values of those requests whose fences are known to carry their tokens, and are locked."""
+    rows = sa.select(*asked.c).where(asked.c.held).order_by(asked.c.number)
+    return rows.cte(_FENCE).prefix_with("MATERIALIZED")
 
 
 def _fence(claimed: _Claimed = _ONE) -> CTE:
