@@ -108,7 +108,7 @@ class _Site:
     rewound: float = float("-inf")
 
     def working(self, *, waiting: bool) -> list[str]:
-        """Return the beginnings of the resources that should work. Those of objects wait after a rewind.
+        """Return the beginnings of the resources that should work. Resources of objects wait after a rewind.
 
         ``waiting``: they may wait anyway, because copies of their requests are expected.
         """
