@@ -81,7 +81,7 @@ class Issuer:
         for attempt in range(_ATTEMPTS):
             try:
                 status, content = await self._send(json.dumps({"sequencer": sequencer.text}))
-            except httpx.TransportError as error:
+            except (httpx.TransportError, httpx.InvalidURL) as error:
                 # The issuer may have closed an idle connection. The request changes nothing, so it is repeated.
                 if attempt < _ATTEMPTS - 1 and not isinstance(error, httpx.TimeoutException):
                     continue

@@ -136,12 +136,13 @@ def texts(secrets: Iterable[SecretStr]) -> list[str]:
 
 def names_host(parts: SplitResult) -> bool:
     """Return whether an address has a host that can be looked up, and no port that none can have."""
+    host = parts.hostname or ""
     try:
         _ = parts.port
-        (parts.hostname or "").encode("idna")
+        host.encode("idna")
     except ValueError:  # a part of the name is empty, or longer than 63 characters
         return False
-    return bool(parts.hostname)
+    return bool(host) and host.isprintable() and " " not in host
 
 
 def origin(value: str) -> str:
@@ -235,7 +236,7 @@ class Server(Section):
         for one in value:
             parts = urlsplit(one)
             exact = parts.scheme in ("http", "https") and one == f"{parts.scheme}://{parts.netloc}".lower()
-            if one != "*" and not (exact and parts.hostname and parts.username is None and "*" not in one):
+            if one != "*" and not (exact and names_host(parts) and parts.username is None and "*" not in one):
                 raise ValueError(f"{one} must be scheme://host[:port] in lower case, or *")
         return value
 

@@ -37,7 +37,7 @@ KEEP_ALIVE = 75
 """Seconds for which an idle connection is kept. Load balancers keep theirs shorter, so they close it first."""
 MOST_PIPELINED = 64
 """Requests of a connection that wait for the answer before theirs. One packet can have thousands, of several
-kilobytes each."""
+kilobytes each. The connection ends after the answers to so many."""
 STALL_TIMEOUT = 30.0
 """Seconds in which a client must take some of its answer."""
 # Bytes that are buffered for a slow client before the answer pauses. At uvloop's 64 KiB every piece of a large answer
@@ -320,7 +320,8 @@ class Connection(HttpToolsProtocol):
         if self._head_size > MAX_HEAD:
             self._give_up(431)
         elif len(self.pipeline) >= MOST_PIPELINED:
-            self._give_up(None)
+            # To end it at once would take the answers from requests that may have been carried out.
+            self._given_up, self.cycle.keep_alive = True, False
         elif upgrade and self._announces_more():
             self._give_up(400)
         if not self._given_up:
@@ -510,6 +511,8 @@ class Connection(HttpToolsProtocol):
 
     def _give_up(self, status: int | None) -> None:
         """Close the connection. Send ``status`` first, unless it could pass for the answer to another request."""
+        if self._given_up:
+            return  # it ends already, perhaps after answers that are still to come
         self._given_up = True
         if status is not None and self._is_idle():
             self.transport.write(STATUS_LINE[status] + b"content-length: 0\r\nconnection: close\r\n\r\n")

@@ -116,7 +116,8 @@ class Functions:
         whole = [one for one in forms if kind is not None and one.takes_whole(kind)]
         if names and "" in names:
             # The key of an argument without a name, in a document that becomes that argument.
-            by_name, whole = [], [one for one in by_name if kind == "json" and one.parameters[0].type != "bytea"]
+            named = [one for one in by_name if kind == "json" and one.parameters[0].type != "bytea"]
+            by_name, whole = [], named or whole
         found = by_name or whole
         if not found:
             raise self._missing(schema, name, names or (), kind)

@@ -8,7 +8,7 @@ from gateway.config import load
 from gateway.errors import ConfigurationError
 
 DSN = '[postgres]\ndsn = "postgresql://gateway:hunter2-secret@db/app"\n'
-NO_HOSTS = ("http://a..b", "http://" + "a" * 64, "http://a:99999")
+NO_HOSTS = ("http://a..b", "http://" + "a" * 64, "http://a:99999", "http://a b", "http://a\\u0000b")
 STORE = '[s3]\nendpoint = "http://s3"\naccess_key_id = "a"\n'
 WEBHOOK = '[[webhooks]]\nname = "hook"\nurl = "https://a"\nsecret = "whsec_aHVudGVyMi1zZWNyZXQtaHVudGVyMi1zZWNyZXQ="\n'
 GRANT = '[[grants]]\ncallers = ["ann"]\nactions = ["read"]\n'
@@ -191,7 +191,8 @@ WRONG_BESIDE_IT: list[tuple[str, ...]] = [
         (f'[telemetry]\ntraces = "{wrong}"', "[telemetry], traces: must be an http:// or https:// address")
         for wrong in NO_HOSTS
     ),
-    *((f'[server]\nlisten = "{host}:1"', "[server], listen: must be host:port") for host in ("a..b", "a" * 64)),
+    *((f'[server]\nlisten = "{host}:1"', "[server], listen: must be host:port") for host in ("a..b", "a" * 64, "a b")),
+    *((f'[server]\ncors_origins = ["{wrong}"]', "must be scheme://host[:port] in lower case") for wrong in NO_HOSTS),
     ('[callers]\nname = "a"', "line 3: [callers]: must be written [[callers]], with two brackets"),
     ('[[callers]]\nname = "ann"', 'line 3: [[callers]] "ann": needs an api_key'),
     (CALLER + '[[callers]]\nname = "Ann"\napi_key = "another-key"', 'line 7: [[callers]] "Ann", name', "twice"),

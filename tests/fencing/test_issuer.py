@@ -125,6 +125,13 @@ async def test_an_unclear_answer_counts_as_none(answer: Answer) -> None:
     assert not any(secret in error.message + error.advice for secret in (SECRET, SHOWN.signature))
 
 
+async def test_an_issuer_whose_name_cannot_be_asked_for_gives_no_answer() -> None:
+    """The configuration takes a name by the rules of 2003. The client has those of 2008."""
+    async with issuer_at("http://☃.net") as issuer:
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await issuer.check(SHOWN)
+
+
 @pytest.mark.parametrize("status", ["301 Moved", "302 Found", "307 Temporary Redirect", "308 Permanent Redirect"])
 async def test_a_redirect_is_not_followed(status: str) -> None:
     async def trap(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -58,6 +58,7 @@ from tests.running import running
 from tests.waiting import PATIENCE
 
 README = Path(__file__).parents[2] / "README.md"
+ENTRY = re.compile(r"rejection\W+([0-9a-f-]{36})\b", re.IGNORECASE)
 LINK = re.compile(r"[][]|\(docs/[^)]*\)")
 TABLES = ("tasks", "notes")
 ROWS = (1, 2)
@@ -199,6 +200,7 @@ class Guarantees(RuleBasedStateMachine):
         self.unsettled: set[Resource] = set()
         self.shown: Counter[Resource] = Counter()
         self.refused: Counter[tuple[Resource, int]] = Counter()
+        self.named: set[str] = set()
         self.perhaps: Counter[tuple[Resource, int]] = Counter()
         self.held: dict[Resource, tuple[str, str, int]] = {}
         self.lost: dict[Resource, str] = {}
@@ -228,7 +230,7 @@ class Guarantees(RuleBasedStateMachine):
             assert status == 412 or not stale, f"the stale token comes first: {status} {text}"
             if status == 412:
                 assert perhaps, f"refused, though no newer token was shown: {text}"
-                self.refuse(stale, perhaps)
+                self.refuse(stale, perhaps, text=text)
             else:
                 self.show(claims)
             return False
@@ -249,16 +251,20 @@ class Guarantees(RuleBasedStateMachine):
         for resource, token in claims.items():
             self.shown[resource] = max(token, self.shown[resource])
 
-    def refuse(self, stale: dict[Resource, int], perhaps: dict[Resource, int] | None = None) -> None:
+    def refuse(self, stale: dict[Resource, int], perhaps: dict[Resource, int] | None = None, *, text: str = "") -> None:
         """Note a refusal for these tokens, of which at least the stale ones were too low."""
         perhaps = stale if perhaps is None else perhaps
         certain = perhaps if len(perhaps) == 1 else stale
         self.refused.update(certain.items())
         self.perhaps.update(perhaps.items())
-        self.on_record(perhaps)
+        self.on_record(perhaps, text)
 
-    def on_record(self, claims: dict[Resource, int]) -> None:
-        """P5: each refused write is on record as soon as its answer is here, at any gateway."""
+    def on_record(self, claims: dict[Resource, int], text: str = "") -> None:
+        """P5: each refused write is on record as soon as its answer is here, at any gateway.
+
+        ``text``: of the answer, which names the entry. No other answer names the same one.
+        """
+        on_record = set()
         for resource, token in claims.items():
             found = self.api().get(
                 "/v1/rejections",
@@ -267,6 +273,14 @@ class Guarantees(RuleBasedStateMachine):
             entries = [one for one in found.json()["rejections"] if one["reason"] == "token-stale"]
             least, most = self.refused[resource, token], self.perhaps[resource, token]
             assert least <= len(entries) <= most, f"P5: refused {least} to {most} times: {found.text}"
+            on_record |= {one["id"] for one in entries}
+            for one in entries:
+                assert token < int(one["fence"]) <= self.shown[resource], f"P5: refused by no such fence: {one}"
+        if text:
+            named = ENTRY.search(text)
+            assert named is not None, f"P5: the refusal names no entry: {text}"
+            assert named[1] in on_record - self.named, f"P5: the entry of another refusal, or of none: {text}"
+            self.named.add(named[1])
 
     def api(self) -> httpx.Client:
         """Return the one gateway and the other in turn."""
@@ -396,14 +410,15 @@ class Guarantees(RuleBasedStateMachine):
         before = self.acknowledged[resource]
         writes = [(self.token(resource, age), self.value()) for age in ages]
 
-        def patch(token: int, value: int, at: httpx.Client) -> int:
+        def patch(token: int, value: int, at: httpx.Client) -> httpx.Response:
             headers = {"Fencing-Token": str(token), "Content-Profile": resource.database}
             path = f"/v1/tables/{thing.place}?job=eq.{resource.job}&id=eq.{thing.key}"
-            return at.patch(path, json={"value": value}, headers=headers).status_code
+            return at.patch(path, json={"value": value}, headers=headers)
 
         with ThreadPoolExecutor(len(writes)) as threads:
             futures = [threads.submit(patch, *write, self.api()) for write in writes]
-        answers = [(*write, future.result()) for write, future in zip(writes, futures, strict=True)]
+        told = [future.result() for future in futures]
+        answers = [(*write, one.status_code) for write, one in zip(writes, told, strict=True)]
         done = [(token, value) for token, value, status in answers if status == 204]
         assert {status for *_, status in answers} <= {204, 412}, answers
         highest = max((token for token, _ in done), default=before)
@@ -414,12 +429,14 @@ class Guarantees(RuleBasedStateMachine):
             self.may[thing] = {value for token, value in done if token == highest}
             self.acknowledge({resource: highest})
         self.touched.add(thing)
-        refused = [{resource: token} for token, _, status in answers if status == 412]
-        for one in refused:
-            self.refused.update(one.items())
-            self.perhaps.update(one.items())
-        for one in refused:
-            self.on_record(one)
+        refused = [
+            ({resource: token}, one.text) for (token, *_), one in zip(answers, told, strict=True) if one.is_error
+        ]
+        for claim, _ in refused:
+            self.refused.update(claim.items())
+            self.perhaps.update(claim.items())
+        for claim, text in refused:
+            self.on_record(claim, text)
 
     # Objects -------------------------------------------------------------------------------------------------------
 
@@ -506,6 +523,8 @@ class Guarantees(RuleBasedStateMachine):
             finally:
                 self.world.portal.call(self.world.double.faults.remove, late)
             status, answer = writing.result()
+        if raised is not None:
+            self.show({resource: token + newer})
         if raised is None or raised.status_code == 503:
             self.judge(status, {resource: token}, {thing: lambda _: body}, str(answer))
             return
@@ -514,7 +533,7 @@ class Guarantees(RuleBasedStateMachine):
         self.touched.add(thing)
         assert status >= 400, f"P2: acknowledged after a newer holder: {answer}"
         if status == 412:
-            self.refuse({resource: token})
+            self.refuse({resource: token}, text=str(answer))
 
     def fault(self, kind: str, thing: Thing, at: str) -> Any:
         match = {

@@ -57,6 +57,8 @@ def test_a_name_that_is_empty_means_the_one_argument_without_a_name() -> None:
     text, other, none = function(Parameter("", "text")), function(Parameter("", "bytea")), function()
     assert known(text, none).choose("public", "f", {""}, "json") == Choice(text, whole=True)
     assert known(text, none).choose("public", "f", set(), "json") == Choice(none)
+    document = function(Parameter("", "jsonb"))
+    assert known(document, none).choose("public", "f", {"", "x"}, "json") == Choice(document, whole=True)
     refused: tuple[tuple[tuple[Function, ...], BodyType | None], ...] = (
         ((text, none), None),
         ((other,), "json"),
@@ -209,6 +211,7 @@ async def test_other_bodies(client: httpx.AsyncClient) -> None:
     assert (await asked("add?columns=a", "application/json", b'{"a": 1, "b": 2, "c": 3}')).json() == 11
     assert (await asked("listed", "application/json", b"")).json()[0] == {"x": 1, "y": "a"}
     assert (await asked("unnamed", "application/json", b'{"": "x"}')).json() == '{"": "x"}'
+    assert (await asked("echo", "application/json", b'{"": 1, "x": 2}')).json() == {"": 1, "x": 2}
     assert (await asked("unnamed", "application/json", b"{}")).json() == "none"
     answered(await asked("numbered", "application/json", b'{"": 1}'), 404, "PGRST202")
     answered(await asked("add", "text/csv", b"a\n1\n"), 400, "PGRST102")
