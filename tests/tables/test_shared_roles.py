@@ -11,6 +11,7 @@ import pytest
 
 from gateway.auth.grants import Rights
 from gateway.auth.principal import Principal
+from gateway.db import database as store
 from gateway.db import rights
 from gateway.db.database import Database, Record
 from gateway.db.pool import Session
@@ -403,23 +404,123 @@ async def test_a_right_that_a_role_has_lost_counts_at_once(
     assert shared
 
 
+async def _settings(session: Session) -> dict[str, str]:
+    """All settings of a session, with the role that it acts under."""
+    found = await session.fetch("SELECT name, setting FROM pg_settings UNION ALL SELECT 'current_user', current_user")
+    return {one["name"]: one["setting"] for one in found}
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> dict[Session, dict[str, str]]:
+    """The sessions of statements under roles, with their settings before the first. They go on waiting for a row."""
+    found: dict[Session, dict[str, str]] = {}
+    real = RoleStatements.fetch
+
+    async def noted(
+        self: RoleStatements, session: Session, sql: str, batch: ActingBatch | ActingTogether
+    ) -> list[Record]:
+        if session not in found:
+            found[session] = await _settings(session)
+        return await real(self, session, sql, batch)
+
+    monkeypatch.setattr(store, "SHARED_LOCK_TIMEOUT", PATIENCE)
+    monkeypatch.setattr(RoleStatements, "fetch", noted)
+    return found
+
+
+IN_THE_MIDST = """
+    SELECT a.pid FROM pg_stat_activity AS a JOIN pg_locks AS l ON l.pid = a.pid
+    WHERE a.datname = current_database() AND a.query LIKE '%write_together_as_v1(%' AND a.wait_event_type = 'Lock'
+        AND l.relation = 'fencing.fence'::regclass AND l.mode = 'RowShareLock'
+"""
+LOCKS = "SELECT count(*) FROM pg_locks WHERE pid = $1"
+
+
+@pytest.mark.parametrize(
+    ("end", "answers", "balances"),
+    [
+        # Each goes again, by itself. The answers of the last ones are not waited for.
+        ("SELECT pg_cancel_backend($1)", [204], {2}),
+        ("SELECT pg_terminate_backend($1)", [503], {1}),
+        (None, None, {1, 2}),
+    ],
+    ids=["cancelled", "lost", "abandoned"],
+)
+async def test_nothing_of_a_statement_that_ends_in_its_midst_is_left_to_the_next_caller(
+    used: dict[Session, dict[str, str]],
+    client: httpx.AsyncClient,
+    tables: Database,
+    stranger: asyncpg.Connection,
+    end: str | None,
+    answers: list[int] | None,
+    balances: set[int],
+) -> None:
+    """Neither its role, nor a setting, nor a lock."""
+    await change(tables, "INSERT INTO accounts SELECT n, 'ann', 0 FROM generate_series(1, 6) n")
+    for _ in range(2):
+        assert await _write(client, dict.fromkeys(range(1, 7), 1)) == [204] * 6
+    async with stranger.transaction():
+        await stranger.execute("SELECT FROM accounts WHERE id = 4 FOR UPDATE")
+        writes = [asyncio.create_task(_write(client, {n: 2})) for n in range(1, 7)]
+        await waiting(tables)
+        ((pid,),) = await stranger.fetch(IN_THE_MIDST)
+        (session,) = [one for one in used if one.get_server_pid() == pid]
+        if end is None:
+            for one in writes:
+                one.cancel()
+            await asyncio.wait(writes)
+        else:
+            assert await stranger.fetchval(end, pid)
+            async with asyncio.timeout(PATIENCE):
+                while await stranger.fetchval(LOCKS, pid):
+                    await asyncio.sleep(0.01)
+    if answers is not None:
+        assert await asyncio.gather(*writes) == [answers] * 6
+    assert {balance for (balance,) in await rows(tables, "SELECT DISTINCT balance FROM accounts")} <= balances
+    # The next holder waits for no lock of theirs.
+    assert await _write(client, dict.fromkeys(range(1, 7), 3), 6) == [204] * 6
+    assert await rows(tables, "SELECT DISTINCT balance FROM accounts") == [(3,)]
+    assert [one for one in used if one.is_closed()] == ([session] if answers == [503] else [])
+    for left in used.keys() - {session} if session.is_closed() else used:
+        after = await _settings(left)
+        assert {name: after[name] for name in used[left]} == used[left]
+        assert not await stranger.fetchval(LOCKS, left.get_server_pid())
+
+
+# A second trigger does not give its table another version.
+TELLING = """
+CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF uid() IS NULL THEN
+        RAISE EXCEPTION 'of nobody';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER silent AFTER UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION tell();
+ALTER TABLE accounts DISABLE TRIGGER silent;
+CREATE DOMAIN teller AS text CHECK (coalesce(uid(), 'ann') = 'ann' OR uid() = 'bob');
+"""
+
+
 @pytest.mark.parametrize(
     "code",
     first([
-        "ADD CHECK (coalesce(nullif(current_setting('request.method', true), ''), 'PATCH') = 'PATCH')",
-        "ADD CHECK (coalesce(uid(), 'ann') IN ('ann', 'bob'))",
-        "ENABLE ROW LEVEL SECURITY; CREATE POLICY own ON accounts USING (uid() = 'ann' OR uid() = 'bob')",
+        "ALTER TABLE accounts ADD CHECK (coalesce(nullif(current_setting('request.method', true), ''), 'X') <> 'POST')",
+        "ALTER TABLE accounts ADD CHECK (coalesce(uid(), 'ann') IN ('ann', 'bob'))",
+        "CREATE TRIGGER tells AFTER UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION tell()",
+        "ALTER TABLE accounts ADD CHECK (('{' || owner || '}')::teller[] IS NOT NULL)",
+        "ALTER TABLE accounts ENABLE ROW LEVEL SECURITY; CREATE POLICY own ON accounts USING (uid() IN ('ann', 'bob'))",
     ]),
 )  # fmt: skip
 async def test_code_that_reads_the_settings_of_a_request_finds_its_own(
     client: httpx.AsyncClient, tables: Database, stranger: asyncpg.Connection, shared: list[int], code: str
 ) -> None:
     """It comes while the gateway has statements without these settings, and is noticed by them."""
-    await change(tables, "INSERT INTO accounts SELECT n, 'ann', 0 FROM generate_series(1, 4) n")
+    await change(tables, f"{TELLING} INSERT INTO accounts SELECT n, 'ann', 0 FROM generate_series(1, 4) n")
     for _ in range(2):
         assert await _write(client, dict.fromkeys(range(1, 5), 1)) == [204] * 4
     assert shared
-    await stranger.execute(f"ALTER TABLE accounts {code}")
+    await stranger.execute(code)
     assert await _write(client, dict.fromkeys(range(1, 5), 2)) == [204] * 4
     shared.clear()
     assert await _write(client, dict.fromkeys(range(1, 5), 3)) == [204] * 4

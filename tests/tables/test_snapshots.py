@@ -4,19 +4,24 @@ No write of an older holder takes effect then, however PostgreSQL plans the stat
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from functools import partial
 
 import asyncpg
 import httpx
 import pytest
 
+from gateway.auth.principal import OWN, Principal
 from gateway.db import database as store
+from gateway.db import rights
 from gateway.db.database import Database
 from gateway.db.servers import APPLICATION
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.tables.pipeline import Exposure
 from tests.postgres import fresh
-from tests.tables.asking import Send, answered, client_of, rows, send
+from tests.tables.asking import TESTER, Send, answered, change, client_of, rows, send
+from tests.tiers import first
 from tests.waiting import PATIENCE, waiting
 
 WRITERS = range(100, 110)
@@ -38,8 +43,10 @@ GATE = f"""
 """
 AT_THE_GATE = """
     SELECT count(*) FROM pg_stat_activity
-    WHERE datname = current_database() AND wait_event = 'PgSleep' AND query LIKE 'WITH gw_asked%'
+    WHERE datname = current_database() AND wait_event = 'PgSleep' AND query LIKE $1
 """
+STATEMENTS = {OWN: "WITH gw_asked%", "member_s": "%fencing.write_together_as_v1(%"}
+"""The statement of several writes by the role that it runs under."""
 TAKE_OVER = "SELECT decision FROM fencing.claim_v1($1, 0, 6, 'newer', 'newer', false, gen_random_uuid())"
 
 
@@ -52,21 +59,30 @@ def patient_locks() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(
-    params=[
-        "default_transaction_isolation = 'read committed'",
-        "default_transaction_isolation = 'repeatable read'",
-        "default_transaction_isolation = 'serializable'",
-        "plan_cache_mode = force_generic_plan",
-        "enable_nestloop = off",
-        "enable_hashjoin = off",
-        "enable_indexscan = off",
-    ]
+SETTINGS = (
+    "default_transaction_isolation = 'read committed'",
+    "default_transaction_isolation = 'repeatable read'",
+    "default_transaction_isolation = 'serializable'",
+    "plan_cache_mode = force_generic_plan",
+    "enable_nestloop = off",
+    "enable_hashjoin = off",
+    "enable_indexscan = off",
 )
-def dsn(postgres_server: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterator[str]:
+OWN_WAYS, ACTING_WAYS = ([(setting, role) for setting in SETTINGS] for role in STATEMENTS)
+
+
+@pytest.fixture(params=[*OWN_WAYS, *first(ACTING_WAYS, pytest.mark.nightly)], ids=" ".join)
+def way(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """A setting of the database, and the role that the batch runs under."""
+    setting, role = request.param
+    return setting, role
+
+
+@pytest.fixture
+def dsn(postgres_server: EmbeddedPostgres, way: tuple[str, str]) -> Iterator[str]:
     """A database with another setting."""
     with fresh(postgres_server) as dsn:
-        asyncio.run(_set(dsn, request.param))
+        asyncio.run(_set(dsn, way[0]))
         yield dsn
 
 
@@ -75,6 +91,31 @@ async def _set(dsn: str, setting: str) -> None:
     name = await connection.fetchval("SELECT current_database()")
     await connection.execute(f'ALTER DATABASE "{name}" SET {setting}')
     await connection.close()
+
+
+@pytest.fixture
+def role(way: tuple[str, str]) -> str:
+    return way[1]
+
+
+@pytest.fixture
+async def caller(tables: Database, dsn: str, role: str) -> Principal:
+    """A caller whose writes run under the role."""
+    if role != OWN:
+        await change(
+            tables,
+            f"""
+            DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$;
+            GRANT SELECT, INSERT, UPDATE, DELETE ON accounts TO {role}""",
+        )
+        await rights.let_act(dsn, [role])
+    return replace(TESTER, role=role)
+
+
+@pytest.fixture
+async def write(tables: Database, exposure: Exposure, caller: Principal) -> AsyncIterator[Send]:
+    async with client_of(tables, exposure, caller=caller) as client:
+        yield partial(send, client)
 
 
 @pytest.fixture
@@ -92,13 +133,13 @@ async def older(write: Send, number: int, balance: int = 0) -> httpx.Response:
 
 
 async def test_a_takeover_between_the_snapshot_and_the_lock_wins(
-    write: Send, tables: Database, session: asyncpg.Connection
+    write: Send, tables: Database, session: asyncpg.Connection, role: str
 ) -> None:
     await session.execute(GATE)
     await session.execute("UPDATE gate SET shut = true")
     writes = [asyncio.create_task(older(write, number, 5)) for number in WRITERS]
     async with asyncio.timeout(PATIENCE):
-        while not await session.fetchval(AT_THE_GATE):
+        while not await session.fetchval(AT_THE_GATE, STATEMENTS[role]):
             await asyncio.sleep(0.01)
     taken = [103, 105, 106, 109]
     for number in taken:
@@ -129,13 +170,16 @@ async def test_rows_are_locked_in_the_order_of_their_names(
         answered(await one, 204)
 
 
+@pytest.mark.parametrize("table", first([False, True], pytest.mark.nightly))
 async def test_a_takeover_waits_for_writes_that_have_their_locks(
-    write: Send, tables: Database, exposure: Exposure, session: asyncpg.Connection, dsn: str
+    write: Send, tables: Database, exposure: Exposure, session: asyncpg.Connection, caller: Principal, *, table: bool
 ) -> None:
-    """The batch waits for a row in its midst, which it finds again in its newest version."""
-    async with client_of(tables, exposure) as another:
+    """The batch waits for a row in its midst, which it finds again in its newest version. Or it waits for the table."""
+    async with client_of(tables, exposure, caller=caller) as another:
         async with session.transaction():
             await session.execute("UPDATE accounts SET note = 'locked' WHERE id = 104")
+            if table:
+                await session.execute("LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE")
             writes = [asyncio.create_task(older(write, number, 5)) for number in WRITERS]
             await waiting(tables)
             newer = [
