@@ -20,6 +20,9 @@ from gateway.http.head import Head
 SMALL = 64 * 1024
 """Bytes that a body may have without a share of the memory budget, because a connection buffers as many anyway."""
 
+_GROWTH = 4  # times: what is made of an ordinary body is smaller
+_SPLIT = "Split the write, or give the columns shorter names."
+
 
 class ClientGone(Exception):
     """The client hung up before its request was complete. Nothing was written."""
@@ -112,6 +115,17 @@ class Body(ArrivingBody):
         """Take memory for so many bytes of it, until the request is answered. Raises ``Overloaded``."""
         if size > SMALL:
             await self._memory.keep(twice(size))
+
+    async def grow(self, size: int) -> None:
+        """Take memory for what is made of the body, of so many bytes. Raises what ``keep`` raises.
+
+        Raises ``BodyTooLarge`` for a small body of which more is made than its caller's share holds.
+        """
+        if size > _GROWTH * self.arrived and twice(size) > self._memory.most():
+            raise BodyTooLarge(
+                "The rows of the body, as JSON, take more memory than one caller may use.", advice=_SPLIT
+            )
+        await self.keep(size)
 
     def release(self) -> None:
         """Give back the memory, before the request is answered."""

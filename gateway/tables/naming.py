@@ -6,9 +6,9 @@ wrong guess here can refuse a write but never let one through.
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from math import prod
 from typing import Any, TypeAlias
 
@@ -240,7 +240,7 @@ def _key_template(table: Table) -> Template:
 
 
 def _derive_insert(request: Request, payload: Payload, named: Naming, explicit: Explicit) -> DerivedNames:
-    missing = [name for name in named.fields if payload.rows and name not in payload.columns]
+    missing = [name for name in named.fields if payload.number and name not in payload.columns]
     if upserts(request, named.table):
         # An upsert leaves the columns of the name as they are, so all of them must be known to stay what was sent.
         if missing:
@@ -279,17 +279,16 @@ def conflict_target(request: Request, table: Table) -> tuple[str, ...]:
 def _body_rows(payload: Payload, named: Naming) -> tuple[Values, ...]:
     check_canonical(named.columns)
     if not named.fields:
-        return ((),) if payload.rows else ()
-    columns = [_texts(payload, name, named) for name in named.fields]
-    return _bounded(set(zip(*columns, strict=True)))
+        return ((),) if payload.number else ()
+    return _bounded(set(zip(*_texts(payload, named.fields, named), strict=True)))
 
 
-def _texts(payload: Payload, name: str, named: Naming) -> list[str]:
-    """Return the values of one column of the body, with numbers as they were sent."""
-    values = [row.get(name) for row in payload.rows]
-    if any(map(_is_inexact, values)):
-        values = [row.get(name) for row in payload.exact_rows()]
-    return [_text(value, name, named) for value in values]
+def _texts(payload: Payload, names: Sequence[str], named: Naming) -> list[list[str]]:
+    """Return the values of these columns of the body, one list for each, with numbers as they were sent."""
+    rows = payload.values(names)
+    if any(map(_is_inexact, chain.from_iterable(rows))):
+        rows = payload.values(names, exact=True)
+    return [[_text(row[place], name, named) for row in rows] for place, name in enumerate(names)]
 
 
 def _is_inexact(value: Any) -> bool:
@@ -331,9 +330,9 @@ def _pinned_rows(request: Request, named: Naming, moved: Payload | None) -> tupl
     before = [pinned[name] for name in named.fields]
     _check_count(prod(map(len, before)))  # before the product is made, not after
     rows = set(product(*before))
-    if moved is not None and moved.rows and any(name in moved.columns for name in named.fields):
+    if moved is not None and moved.number and any(name in moved.columns for name in named.fields):
         after = [
-            _texts(moved, name, named) if name in moved.columns else values
+            _texts(moved, [name], named)[0] if name in moved.columns else values
             for name, values in zip(named.fields, before, strict=True)
         ]
         rows.update(product(*after))

@@ -364,7 +364,8 @@ def parse_rows(data: bytes) -> None:
     kind: Any = kinds[data[0] % len(kinds)] if data else "json"
     content = data[1:]
     if kind in ("json", "csv", "urlencoded"):
-        body.read(kind, content, None).exact_rows  # noqa: B018 - it is read when it is wanted
+        payload = body.read(kind, content, None)
+        payload.values(payload.columns[:2], exact=True)
     if kind != "csv":
         body.arguments_from_body("json" if kind == "arguments" else kind, content, None)
 

@@ -42,16 +42,16 @@ def test_rows_do_not_come_as_anything_else(kind: BodyType) -> None:
 
 def test_exact_rows_have_the_digits_that_were_sent() -> None:
     body = b'{"a":18446744073709551616,"b":1.10,"c":-0,"d":1E2,"e":0.1234567890123456789,"f":true,"g":null,"h":"1.0"}'
-    (row,) = parse(body, None).exact_rows()
-    assert list(row.values()) == [
+    (row,) = parse(body, None).values("abcdefgh", exact=True)
+    assert list(row) == [
         "18446744073709551616", "1.10", "-0", "1E2", "0.1234567890123456789", True, None, "1.0",
     ]  # fmt: skip
 
 
 def test_the_last_of_a_key_that_stands_twice() -> None:
     payload = parse(b'{"id":1,"\\u0069d":2}', None)
-    assert payload.rows[0]["id"] == 2
-    assert payload.exact_rows()[0]["id"] == "2"
+    assert payload.values(["id"]) == [(2,)]
+    assert payload.values(["id"], exact=True) == [("2",)]
 
 
 def test_tables_of_values(subtests: pytest.Subtests) -> None:
@@ -65,7 +65,9 @@ def test_tables_of_values(subtests: pytest.Subtests) -> None:
         ('a\n"x"\n\n"y"\n', [{"a": "x"}, {"a": ""}, {"a": "y"}]), ("a,b\r1,2\r", [{"a": "1", "b": "2"}]),
     ):  # fmt: skip
         with subtests.test(text=text):
-            assert parse_csv(text.encode())[1] == rows
+            assert list(parse_csv(text.encode())[1]) == rows
+            with mock.patch.object(dialect_body, "_CHARACTERS", 3):
+                assert list(parse_csv(text.encode())[1]) == rows
 
 
 @pytest.mark.parametrize(
@@ -82,8 +84,17 @@ def test_tables_of_values(subtests: pytest.Subtests) -> None:
 )  # fmt: skip
 def test_broken_tables_of_values(content: bytes, message: str) -> None:
     with pytest.raises(DialectError) as caught:
-        parse_csv(content)
+        list(parse_csv(content)[1])
     assert (caught.value.code, caught.value.status, caught.value.message) == ("PGRST102", 400, message)
+
+
+@given(st.text("a,\r\n", max_size=40), st.integers(1, 9))
+def test_the_pieces_of_a_table_of_values_are_the_whole(text: str, characters: int) -> None:
+    content, results = f"a,a\n{text}".encode(), []
+    for size in (characters, 1000):
+        with mock.patch.object(dialect_body, "_CHARACTERS", size):
+            results.append(list(dialect_body._lines(content.decode())))
+    assert results[0] == results[1]
 
 
 VALUES = st.recursive(

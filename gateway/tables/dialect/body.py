@@ -1,17 +1,18 @@
 """The body of a write, checked and brought into one shape: rows, and the same rows as the text of a JSON array.
 
 The resource of a row is derived from what is read here, and the row is written from what the database reads in the
-text. Both take the last of a key that stands twice; where a number has no exact form here, ``exact_rows`` has its
-digits.
+text. Both take the last of a key that stands twice; where a number has no exact form here, the exact values
+have its digits.
 
 The arguments of a call come from a body, too, or from the query string beside what is asked of the result.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import islice
+from threading import Lock
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import parse_qsl, unquote_plus
 
@@ -31,21 +32,30 @@ _FIELD = re.compile(r'(?:"((?:[^"]++|"")*+)"|([^",\r\n]*+))(,|\r\n|\n|\r|\Z)|([\
 _LINE = re.compile(r"\r\n|\n|\r")
 
 
-def parse_csv(content: bytes) -> tuple[tuple[str, ...], list[dict[str, str | None]]]:
+def parse_csv(content: bytes) -> tuple[tuple[str, ...], Iterator[dict[str, str | None]]]:
     """Return the names, and the rows by them. A bare ``NULL`` is null; in quotes it is a text, and nothing is an empty
     text.
 
-    Raise PGRST102 unless the lines are equally long and the names differ.
+    Raise PGRST102 unless the lines are equally long and the names differ: for a line when its row is asked for.
     """
     lines = _lines(_decoded(content))
-    if not lines or not any(lines[0]):
+    first = next(lines, None)
+    if not first or not any(first):
         raise _broken("Empty or invalid csv")
-    names = tuple(name or "" for name in lines[0])
+    names = tuple(name or "" for name in first)
     if len(set(names)) != len(names):
         raise _broken("A name stands twice in the first line")
-    if any(len(line) != len(names) for line in lines):
-        raise _broken("All lines must have same number of fields")
-    return names, [dict(zip(names, line, strict=True)) for line in lines[1:]]
+    return names, _rows(names, lines)
+
+
+def _rows(names: tuple[str, ...], lines: Iterator[list[str | None]]) -> Iterator[dict[str, str | None]]:
+    for line in lines:
+        # An empty line is a row only where rows have a single field.
+        if line == [""] and len(names) > 1:
+            continue
+        if len(line) != len(names):
+            raise _broken("All lines must have same number of fields")
+        yield dict(zip(names, line, strict=True))
 
 
 def _decoded(content: bytes) -> str:
@@ -56,23 +66,30 @@ def _decoded(content: bytes) -> str:
         raise _broken("Empty or invalid csv") from error
 
 
-def _lines(text: str) -> list[list[str | None]]:
+def _lines(text: str) -> Iterator[list[str | None]]:
     if text.count(",") + text.count("\n") + text.count("\r") > MOST_VALUES:
         raise _broken(f"A body of this type has at most {MOST_VALUES} values")
-    lines = _with_quotes(text) if '"' in text else _without_quotes(text)
-    # An empty line is a row only where rows have a single field; what follows the end of the last line never is one.
-    return [one for one in lines if one != [""] or len(lines[0]) == 1]
+    return _with_quotes(text) if '"' in text else _without_quotes(text)
 
 
-def _without_quotes(text: str) -> list[list[str | None]]:
-    lines = _LINE.split(text)
-    if not lines[-1]:
-        lines.pop()
-    return [[None if value == "NULL" else value for value in line.split(",")] for line in lines]
+_CHARACTERS = 4 * 1024
+"""Characters of a text that are split into lines at one time, at least."""
 
 
-def _with_quotes(text: str) -> list[list[str | None]]:
-    lines: list[list[str | None]] = []
+def _without_quotes(text: str) -> Iterator[list[str | None]]:
+    start = 0
+    while start < len(text):
+        middle = start + _CHARACTERS
+        cut = _LINE.search(text, middle - (text[middle - 1 : middle + 1] == "\r\n"))
+        lines = _LINE.split(text[start : cut.start() if cut else len(text)])
+        start = cut.end() if cut else len(text)
+        if not cut and not lines[-1]:
+            lines.pop()
+        for line in lines:
+            yield [None if value == "NULL" else value for value in line.split(",")]
+
+
+def _with_quotes(text: str) -> Iterator[list[str | None]]:
     line: list[str | None] = []
     for match in _FIELD.finditer(text):
         quoted, bare, end, bad = match.groups()
@@ -82,11 +99,10 @@ def _with_quotes(text: str) -> list[list[str | None]]:
             break  # nothing follows the end of the last line
         line.append(quoted.replace('""', '"') if quoted is not None else None if bare == "NULL" else bare)
         if end != ",":
-            lines.append(line)
+            yield line
             line = []
         if not end:
             break
-    return lines
 
 
 def _broken(message: str) -> DialectError:
@@ -105,6 +121,9 @@ PIECE = 64 * 1024
 MAX_VALUES = 250_000
 """Values of one row, or of one object that is a body: a parser reads so many in about 20 ms."""
 
+_READING = Lock()
+"""Held while a long piece is read: its values take up to 70 times its size, until they are looked at."""
+
 _TRIES = 8
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _BETWEEN_ROWS = re.compile(rb"\}[ \t\r\n]*,(?=[ \t\r\n]*\{)")
@@ -113,6 +132,8 @@ _STRUCTURE = b"[{,"
 
 def in_pieces(text: bytes, loads: Callable[[bytes], Any]) -> Any:
     """Return what ``loads`` returns for the whole text, but call it for pieces of a long array.
+
+    ``loads`` can return less than a piece has, so that not all of the values are in memory at one time.
 
     Cutting is safe: if both sides of a cut are arrays of their own, a parser that reads the whole text sees the same
     elements. Raises what ``loads`` raises, and ``BodyTooLarge`` for too many values.
@@ -165,7 +186,8 @@ def _whole(text: bytes, loads: Callable[[bytes], Any]) -> Any:
             f"A row or an object of the body has more than {MAX_VALUES:,} values.",
             advice="Split the write, or send nested values as one string.",
         )
-    return loads(text)
+    with _READING:
+        return loads(text)
 
 
 def _values(text: bytes) -> int:
@@ -196,21 +218,55 @@ MAX_ROWS = 100_000
 """Rows of one body."""
 
 
+KEPT = 1000
+"""Values of a body that stay in memory beside its text. A larger one is read again when its values are wanted."""
+_SHORT = 4 * 1024  # bytes that can have no more values than that, or few more
+Values = tuple[Any, ...]
+
+
 class Payload(NamedTuple):
     """The rows of a body. ``text`` is the same rows as the text of one JSON array, as the caller sent them.
 
-    ``columns`` are the keys that are written, sorted.
+    ``number``: how many. ``columns`` are the keys that are written, sorted. ``kept`` are the rows if they are small.
     """
 
     text: str
-    rows: Sequence[Mapping[str, Any]]
+    number: int
     columns: tuple[str, ...]
+    kept: Sequence[Mapping[str, Any]] | None = None
 
-    def exact_rows(self) -> Sequence[Mapping[str, Any]]:
-        """Return the rows with every number as the text that stands in the body, which is what the database reads."""
-        loads = partial(json.loads, parse_int=str, parse_float=str, parse_constant=_no_constant)
-        rows: list[Mapping[str, Any]] = _json(self.text.encode(), loads)
-        return rows
+    def values(self, names: Sequence[str], *, exact: bool = False) -> list[Values]:
+        """Return these values of each row, None for all that is no text, number or truth value.
+
+        ``exact``: numbers are texts, as they stand in the body. This is what the database reads.
+        """
+        if self.kept is not None and not exact:
+            return [_picked(row, names) for row in self.kept]
+        loads = _exactly if exact else orjson.loads
+        picked: list[Values] = _json(self.text.encode(), lambda text: [_picked(row, names) for row in loads(text)])
+        return picked
+
+
+def _picked(row: Mapping[str, Any], names: Sequence[str]) -> Values:
+    found = [row.get(name) for name in names]
+    return tuple(value if isinstance(value, str | int | float) else None for value in found)
+
+
+def size_as_json(kind: BodyType, content: bytes) -> int:
+    """Return how many bytes the rows of a body have as JSON, at most. Each row of a CSV gets the names."""
+    if kind == "urlencoded":
+        return len(content) + 6 * content.count(b"&")
+    if kind != "csv":
+        return len(content)
+    ends = content.count(b"\n") + content.count(b"\r") - content.count(b"\r\n")
+    first = _FIRST.match(content)
+    names = first[0] if first else b""
+    escaped = len(content) - len(content.translate(None, _ESCAPED))
+    return len(content) + 5 * escaped + (ends + 1) * (len(names) + 6 * (names.count(b",") + 1))
+
+
+_FIRST = re.compile(rb'(?:"(?:[^"]|"")*+"|[^"\r\n])*+')
+_ESCAPED = bytes(range(0x20)) + b"\\"
 
 
 def read(kind: BodyType, content: bytes, columns: tuple[str, ...] | None) -> Payload:
@@ -218,12 +274,11 @@ def read(kind: BodyType, content: bytes, columns: tuple[str, ...] | None) -> Pay
     if kind == "json":
         return parse(content, columns)
     if kind == "csv":
-        names, lines = parse_csv(content)
-        _check_count(lines)
-        return _made(lines, names if columns is None else columns)
+        names, rows = parse_csv(content)
+        return _made(rows, names if columns is None else columns)
     if kind == "urlencoded":
         row = dict(_form(content))
-        return _made([row], tuple(row) if columns is None else columns)
+        return _made(iter([row]), tuple(row) if columns is None else columns)
     raise type_not_acceptable("text/plain" if kind == "text" else "application/octet-stream")
 
 
@@ -233,15 +288,56 @@ def parse(body: bytes, columns: tuple[str, ...] | None) -> Payload:
     A scalar stands for no row at all. Raises PGRST102 for what is no JSON, or an array of anything but like objects,
     ``BodyTooLarge`` for too many of them.
     """
-    document = _json(body)
-    if isinstance(document, dict):
-        return Payload(f"[{body.decode()}]", (document,), _sorted(document) if columns is None else columns)
-    if not isinstance(document, list):
-        return Payload("[]", (), columns or ())
-    _check_count(document)
-    if not all(isinstance(row, dict) for row in document):
-        raise _broken("All object keys must match")
-    return Payload(body.decode(), document, _common_keys(document) if columns is None else columns)
+    looked = _Looked(columns)
+    if len(body) <= _SHORT or (len(body) <= PIECE and _structure(body) <= KEPT):
+        document = _json(body)
+        if isinstance(document, dict):
+            return Payload(f"[{body.decode()}]", 1, _sorted(document) if columns is None else columns, (document,))
+        looked.at(document)
+        kept: Sequence[Mapping[str, Any]] | None = document if looked.is_array else ()
+    else:
+        _json(body, lambda text: looked.at(orjson.loads(text)))
+        kept = None
+    text = body.decode() if looked.is_array else f"[{body.decode()}]" if looked.is_object else "[]"
+    return Payload(text, looked.number, looked.columns or (), kept)
+
+
+class _Looked:
+    """The facts about a document, of which one piece at a time is looked at."""
+
+    __slots__ = ("_checks", "_keys", "columns", "is_array", "is_object", "number")
+
+    def __init__(self, columns: tuple[str, ...] | None) -> None:
+        self._checks, self.columns = columns is None, columns
+        self._keys: frozenset[str] | None = None
+        self.number, self.is_array, self.is_object = 0, False, False
+
+    def at(self, document: Any) -> list[Any]:
+        """Look at a document, or at the elements of a piece. Return nothing of them."""
+        if isinstance(document, dict):
+            self.is_object, self.number = True, 1
+            if self._checks:
+                self.columns = _sorted(document)
+        elif isinstance(document, list):
+            self.is_array = True
+            self.number += len(document)
+            _check_count(self.number)
+            if not all(isinstance(row, dict) for row in document):
+                raise _broken("All object keys must match")
+            if self._checks and document:
+                self._check(document)
+        return []
+
+    def _check(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        if self._keys is None:
+            self._keys, self.columns = frozenset(rows[0]), _sorted(rows[0])
+        keys = self._keys
+        if any(row.keys() != keys for row in rows):
+            raise _broken("All object keys must match")
+
+
+def _exactly(text: bytes) -> Any:
+    return json.loads(text, parse_int=str, parse_float=str, parse_constant=_no_constant)
 
 
 def _json(content: bytes, loads: Callable[[bytes], Any] = orjson.loads) -> Any:
@@ -251,22 +347,18 @@ def _json(content: bytes, loads: Callable[[bytes], Any] = orjson.loads) -> Any:
         raise _broken("Empty or invalid json") from error
 
 
-def _made(rows: Sequence[Mapping[str, str | None]], columns: Sequence[str]) -> Payload:
-    return Payload(orjson.dumps(rows).decode(), rows, tuple(sorted(columns)))
+def _made(rows: Iterator[Mapping[str, str | None]], columns: Sequence[str]) -> Payload:
+    count, texts = 0, []
+    while some := list(islice(rows, KEPT)):
+        count += len(some)
+        _check_count(count)
+        texts.append(orjson.dumps(some)[1:-1].decode())
+    return Payload(f"[{','.join(texts)}]", count, tuple(sorted(columns)))
 
 
-def _check_count(rows: Sequence[object]) -> None:
-    if len(rows) > MAX_ROWS:
+def _check_count(count: int) -> None:
+    if count > MAX_ROWS:
         raise BodyTooLarge(f"The body has more than {MAX_ROWS} rows.", advice="Split the write.")
-
-
-def _common_keys(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    if not rows:
-        return ()
-    keys = rows[0].keys()
-    if any(row.keys() != keys for row in rows):
-        raise _broken("All object keys must match")
-    return _sorted(rows[0])
 
 
 def _sorted(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -163,6 +163,10 @@ class ParsedWrite:
     body: bytes = b""
     payload: Payload | None = None
 
+    def size_as_json(self, content: bytes) -> int:
+        """Return how many bytes the rows of this body have as JSON, at most."""
+        return 0 if self.request.method == "DELETE" else body.size_as_json(request.body_type(self.headers), content)
+
     def with_body(self, content: bytes) -> Self:
         """Return it with its body. Raises ``DialectError`` for a body that is malformed, or that no such write has."""
         if self.request.method == "DELETE":
@@ -431,12 +435,12 @@ def _check_filters(wanted: Request) -> None:
 
 def _check_rows(wanted: Request, payload: Payload) -> None:
     """Check the body. An update has one set of values, or none and changes nothing."""
-    if wanted.method == "PATCH" and len(payload.rows) > 1:
+    if wanted.method == "PATCH" and payload.number > 1:
         raise DialectError(
             "PGRST102",
             400,
             "An update takes exactly one object",
-            details=f"The body is an array of {len(payload.rows)} rows; which of them is meant cannot be told.",
+            details=f"The body is an array of {payload.number} rows; which of them is meant cannot be told.",
         )
 
 

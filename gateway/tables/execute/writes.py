@@ -60,6 +60,7 @@ class Writes:
         rule = self._schema_cache.rule(target.schema, target.name)
         parsed = planning.parse(head.query_string, headers, shown, rule, sender, target)
         content = await incoming.content()
+        await incoming.body.grow(parsed.size_as_json(content))
         parsed = await offload(len(content), parsed.with_body, content)
         key = await offload(len(content), key_of, sender, target.schema, headers, content)
         return await self._execute([parsed], key, candidate=candidate)
