@@ -6,9 +6,9 @@ wrong guess here can refuse a write but never let one through.
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import chain, product
+from itertools import product
 from math import prod
 from typing import Any, TypeAlias
 
@@ -280,15 +280,16 @@ def _body_rows(payload: Payload, named: Naming) -> tuple[Values, ...]:
     check_canonical(named.columns)
     if not named.fields:
         return ((),) if payload.number else ()
-    return _bounded(set(zip(*_texts(payload, named.fields, named), strict=True)))
+    columns = [_texts(payload, name, named) for name in named.fields]
+    return _bounded(set(zip(*columns, strict=True)))
 
 
-def _texts(payload: Payload, names: Sequence[str], named: Naming) -> list[list[str]]:
-    """Return the values of these columns of the body, one list for each, with numbers as they were sent."""
-    rows = payload.values(names)
-    if any(map(_is_inexact, chain.from_iterable(rows))):
-        rows = payload.values(names, exact=True)
-    return [[_text(row[place], name, named) for row in rows] for place, name in enumerate(names)]
+def _texts(payload: Payload, name: str, named: Naming) -> list[str]:
+    """Return the values of one column of the body, with numbers as they were sent."""
+    values = payload.column(name)
+    if any(map(_is_inexact, values)):
+        values = payload.exact_column(name)
+    return [_text(value, name, named) for value in values]
 
 
 def _is_inexact(value: Any) -> bool:
@@ -332,7 +333,7 @@ def _pinned_rows(request: Request, named: Naming, moved: Payload | None) -> tupl
     rows = set(product(*before))
     if moved is not None and moved.number and any(name in moved.columns for name in named.fields):
         after = [
-            _texts(moved, [name], named)[0] if name in moved.columns else values
+            _texts(moved, name, named) if name in moved.columns else values
             for name, values in zip(named.fields, before, strict=True)
         ]
         rows.update(product(*after))

@@ -9,12 +9,14 @@ The arguments of a call come from a body, too, or from the query string beside w
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
-from urllib.parse import parse_qsl, unquote_plus
+from urllib.parse import unquote_plus, unquote_to_bytes
 
 import orjson
 
@@ -26,6 +28,9 @@ from gateway.tables.functions import Function
 
 MOST_VALUES = 1_000_000
 """In one body. They are read one by one, and other requests wait meanwhile."""
+
+MOST_COLUMNS = 1_664
+"""PostgreSQL has no table with more, and no view."""
 
 # One field with its end: a comma, the end of a line, or the end of all. The last group catches any other character.
 _FIELD = re.compile(r'(?:"((?:[^"]++|"")*+)"|([^",\r\n]*+))(,|\r\n|\n|\r|\Z)|([\s\S])')
@@ -42,6 +47,8 @@ def parse_csv(content: bytes) -> tuple[tuple[str, ...], Iterator[dict[str, str |
     first = next(lines, None)
     if not first or not any(first):
         raise _broken("Empty or invalid csv")
+    if len(first) > MOST_COLUMNS:
+        raise _broken(f"The first line has more than {MOST_COLUMNS} names")
     names = tuple(name or "" for name in first)
     if len(set(names)) != len(names):
         raise _broken("A name stands twice in the first line")
@@ -72,7 +79,7 @@ def _lines(text: str) -> Iterator[list[str | None]]:
     return _with_quotes(text) if '"' in text else _without_quotes(text)
 
 
-_CHARACTERS = 4 * 1024
+_CHARACTERS = 2 * 1024
 """Characters of a text that are split into lines at one time, at least."""
 
 
@@ -109,11 +116,40 @@ def _broken(message: str) -> DialectError:
     return DialectError("PGRST102", 400, message)
 
 
-def _form(content: bytes) -> list[tuple[str, str]]:
+MOST_FIELDS = 10_000
+"""Fields of one form."""
+
+
+def _form(content: bytes) -> Iterator[tuple[str, str]]:
+    if content.count(b"&") >= MOST_FIELDS:
+        raise _broken("Empty or invalid form")
     try:
-        return parse_qsl(content.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=10_000)
+        content.decode("ascii")
+        for part in filter(None, content.split(b"&")):
+            name, _, value = part.partition(b"=")
+            yield _field(name), _field(value)
     except ValueError as error:
         raise _broken("Empty or invalid form") from error
+
+
+def _named(content: bytes) -> dict[str, list[str]]:
+    named: dict[str, list[str]] = {}
+    for name, value in _form(content):
+        named.setdefault(name, []).append(value)
+        if len(named) > MOST_COLUMNS:
+            raise _broken(f"A form has at most {MOST_COLUMNS} names")
+    return named
+
+
+def _field(raw: bytes) -> str:
+    """Decode in pieces, each up to a percent sign: the decoder takes 70 times the size of its text."""
+    raw, pieces, start = raw.replace(b"+", b" "), [], 0
+    while start < len(raw):
+        end = raw.find(b"%", start + _CHARACTERS)
+        end = len(raw) if end < 0 else end
+        pieces.append(unquote_to_bytes(raw[start:end]))
+        start = end
+    return b"".join(pieces).decode()
 
 
 PIECE = 64 * 1024
@@ -219,37 +255,44 @@ MAX_ROWS = 100_000
 
 
 KEPT = 1000
-"""Values of a body that stay in memory beside its text. A larger one is read again when its values are wanted."""
-_SHORT = 4 * 1024  # bytes that can have no more values than that, or few more
-Values = tuple[Any, ...]
+"""Values of a body that stay in memory beside its text. Of a larger one, only the columns of resource names do."""
+_SHORT = 4 * 1024  # bytes that can have few more values than that
+_SCALARS = frozenset((str, int, float, bool, type(None)))
 
 
 class Payload(NamedTuple):
     """The rows of a body. ``text`` is the same rows as the text of one JSON array, as the caller sent them.
 
-    ``number``: how many. ``columns`` are the keys that are written, sorted. ``kept`` are the rows if they are small.
+    ``number``: how many. ``columns`` are the keys that are written, sorted. ``rows`` are there if they are small, else
+    ``picked`` has some of their columns.
     """
 
     text: str
     number: int
     columns: tuple[str, ...]
-    kept: Sequence[Mapping[str, Any]] | None = None
+    rows: Sequence[Mapping[str, Any]] | None
+    picked: Mapping[str, list[Any]] = MappingProxyType({})
 
-    def values(self, names: Sequence[str], *, exact: bool = False) -> list[Values]:
-        """Return these values of each row, None for all that is no text, number or truth value.
+    def column(self, name: str) -> list[Any]:
+        """Return the values of a column, one for each row. Arrays and objects may be None."""
+        if self.rows is not None:
+            return [row.get(name) for row in self.rows]
+        return self.picked[name] if name in self.picked else self._read(name, orjson.loads)
 
-        ``exact``: numbers are texts, as they stand in the body. This is what the database reads.
-        """
-        if self.kept is not None and not exact:
-            return [_picked(row, names) for row in self.kept]
-        loads = _exactly if exact else orjson.loads
-        picked: list[Values] = _json(self.text.encode(), lambda text: [_picked(row, names) for row in loads(text)])
-        return picked
+    def exact_column(self, name: str) -> list[Any]:
+        """Return them with every number as the text that stands in the body, which is what the database reads."""
+        return self._read(name, partial(json.loads, parse_int=str, parse_float=str, parse_constant=_no_constant))
+
+    def _read(self, name: str, loads: Callable[[bytes], Any]) -> list[Any]:
+        found: list[Any] = _json(self.text.encode(), lambda text: _column(loads(text), name))
+        return found
 
 
-def _picked(row: Mapping[str, Any], names: Sequence[str]) -> Values:
-    found = [row.get(name) for name in names]
-    return tuple(value if isinstance(value, str | int | float) else None for value in found)
+def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    found = [row.get(name) for row in rows]
+    if _SCALARS.issuperset(map(type, found)):
+        return found
+    return [value if type(value) in _SCALARS else None for value in found]
 
 
 def size_as_json(kind: BodyType, content: bytes) -> int:
@@ -269,45 +312,50 @@ _FIRST = re.compile(rb'(?:"(?:[^"]|"")*+"|[^"\r\n])*+')
 _ESCAPED = bytes(range(0x20)) + b"\\"
 
 
-def read(kind: BodyType, content: bytes, columns: tuple[str, ...] | None) -> Payload:
-    """Read a body of any type that rows can come in. Raises PGRST102 for what cannot be read."""
+def read(kind: BodyType, content: bytes, columns: tuple[str, ...] | None, picked: Collection[str] = ()) -> Payload:
+    """Read a body of any type that rows can come in. Raises PGRST102 for what cannot be read.
+
+    ``picked``: columns whose values will be asked for.
+    """
     if kind == "json":
-        return parse(content, columns)
+        return parse(content, columns, picked)
     if kind == "csv":
         names, rows = parse_csv(content)
-        return _made(rows, names if columns is None else columns)
+        return _made(rows, names if columns is None else columns, picked)
     if kind == "urlencoded":
-        row = dict(_form(content))
-        return _made(iter([row]), tuple(row) if columns is None else columns)
+        row = {name: values[-1] for name, values in _named(content).items()}
+        return _made(iter([row]), tuple(row) if columns is None else columns, picked)
     raise type_not_acceptable("text/plain" if kind == "text" else "application/octet-stream")
 
 
-def parse(body: bytes, columns: tuple[str, ...] | None) -> Payload:
+def parse(body: bytes, columns: tuple[str, ...] | None, picked: Collection[str] = ()) -> Payload:
     """Read a JSON body. ``columns`` (from the query) names the keys to use; without it all rows must have the same.
 
     A scalar stands for no row at all. Raises PGRST102 for what is no JSON, or an array of anything but like objects,
     ``BodyTooLarge`` for too many of them.
     """
-    looked = _Looked(columns)
     if len(body) <= _SHORT or (len(body) <= PIECE and _structure(body) <= KEPT):
         document = _json(body)
         if isinstance(document, dict):
             return Payload(f"[{body.decode()}]", 1, _sorted(document) if columns is None else columns, (document,))
+        looked = _Looked(columns, ())
         looked.at(document)
-        kept: Sequence[Mapping[str, Any]] | None = document if looked.is_array else ()
+        rows: Sequence[Mapping[str, Any]] | None = document if looked.is_array else ()
     else:
+        looked = _Looked(columns, picked)
         _json(body, lambda text: looked.at(orjson.loads(text)))
-        kept = None
+        rows = None
     text = body.decode() if looked.is_array else f"[{body.decode()}]" if looked.is_object else "[]"
-    return Payload(text, looked.number, looked.columns or (), kept)
+    return Payload(text, looked.number, looked.columns or (), rows, looked.picked)
 
 
 class _Looked:
     """The facts about a document, of which one piece at a time is looked at."""
 
-    __slots__ = ("_checks", "_keys", "columns", "is_array", "is_object", "number")
+    __slots__ = ("_checks", "_keys", "columns", "is_array", "is_object", "number", "picked")
 
-    def __init__(self, columns: tuple[str, ...] | None) -> None:
+    def __init__(self, columns: tuple[str, ...] | None, picked: Collection[str]) -> None:
+        self.picked = {name: list[Any]() for name in picked}
         self._checks, self.columns = columns is None, columns
         self._keys: frozenset[str] | None = None
         self.number, self.is_array, self.is_object = 0, False, False
@@ -318,6 +366,7 @@ class _Looked:
             self.is_object, self.number = True, 1
             if self._checks:
                 self.columns = _sorted(document)
+            self._pick([document])
         elif isinstance(document, list):
             self.is_array = True
             self.number += len(document)
@@ -326,7 +375,12 @@ class _Looked:
                 raise _broken("All object keys must match")
             if self._checks and document:
                 self._check(document)
+            self._pick(document)
         return []
+
+    def _pick(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        for name, values in self.picked.items():
+            values.extend(_column(rows, name))
 
     def _check(self, rows: Sequence[Mapping[str, Any]]) -> None:
         if self._keys is None:
@@ -336,10 +390,6 @@ class _Looked:
             raise _broken("All object keys must match")
 
 
-def _exactly(text: bytes) -> Any:
-    return json.loads(text, parse_int=str, parse_float=str, parse_constant=_no_constant)
-
-
 def _json(content: bytes, loads: Callable[[bytes], Any] = orjson.loads) -> Any:
     try:
         return in_pieces(content, loads)
@@ -347,13 +397,15 @@ def _json(content: bytes, loads: Callable[[bytes], Any] = orjson.loads) -> Any:
         raise _broken("Empty or invalid json") from error
 
 
-def _made(rows: Iterator[Mapping[str, str | None]], columns: Sequence[str]) -> Payload:
-    count, texts = 0, []
-    while some := list(islice(rows, KEPT)):
-        count += len(some)
-        _check_count(count)
+def _made(rows: Iterator[Mapping[str, str | None]], columns: Sequence[str], picked: Collection[str]) -> Payload:
+    number, texts, found = 0, [], {name: list[Any]() for name in picked}
+    while some := list(islice(rows, 1 + KEPT // (1 + len(columns)))):
+        number += len(some)
+        _check_count(number)
         texts.append(orjson.dumps(some)[1:-1].decode())
-    return Payload(f"[{','.join(texts)}]", count, tuple(sorted(columns)))
+        for name, values in found.items():
+            values.extend(row.get(name) for row in some)
+    return Payload(f"[{','.join(texts)}]", number, tuple(sorted(columns)), None, found)
 
 
 def _check_count(count: int) -> None:
@@ -399,9 +451,7 @@ def arguments_from_body(kind: BodyType, content: bytes, columns: Sequence[str] |
     if kind == "json":
         return _from_json(content or b"{}", columns)
     if kind == "urlencoded":
-        pairs: dict[str, list[str]] = {}
-        for name, value in _form(content):
-            pairs.setdefault(name, []).append(value)
+        pairs = _named(content)
         return Arguments(_narrowed(pairs, columns), named=pairs)
     if kind == "binary":
         return Arguments(None, content.hex())
