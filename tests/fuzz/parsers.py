@@ -127,8 +127,10 @@ def check(target: Target, data: bytes, *, memory: bool = True) -> None:
 
 
 def amplified(data: bytes, largest: int) -> Iterable[bytes]:
-    """Yield inputs of about so many bytes in which a part of the data is repeated."""
+    """Yield inputs of about so many bytes in which a part of the data is repeated. Large data is left alone."""
     size = len(data)
+    if size > largest // 8:
+        return
     for begin, end in {(0, size), (size // 3, 2 * size // 3), (size // 2, size // 2 + 1), (max(0, size - 3), size - 1)}:
         if part := data[begin:end]:
             yield data[:begin] + part * ((largest - size) // len(part)) + data[begin:]

@@ -15,7 +15,8 @@ from tests.fuzz.parsers import LARGEST, LONGEST, TARGETS, Broken, Target, amplif
 def test_each_input_is_read_or_refused_within_its_limits(name: str) -> None:
     target = TARGETS[name]
     for data in (*target.seeds, *entries(name)):
-        check(target, data)
+        # The seeds of the configuration are enough: to trace the memory of its parser takes seconds.
+        check(target, data, memory=name != "configuration" or data in target.seeds)
 
 
 @pytest.mark.parametrize("name", TARGETS)
