@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from threading import Lock
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import unquote_plus, unquote_to_bytes
@@ -157,9 +156,6 @@ PIECE = 64 * 1024
 MAX_VALUES = 250_000
 """Values of one row, or of one object that is a body: a parser reads so many in about 20 ms."""
 
-_READING = Lock()
-"""Held while a long piece is read: its values take up to 70 times its size, until they are looked at."""
-
 _TRIES = 8
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _BETWEEN_ROWS = re.compile(rb"\}[ \t\r\n]*,(?=[ \t\r\n]*\{)")
@@ -222,8 +218,7 @@ def _whole(text: bytes, loads: Callable[[bytes], Any]) -> Any:
             f"A row or an object of the body has more than {MAX_VALUES:,} values.",
             advice="Split the write, or send nested values as one string.",
         )
-    with _READING:
-        return loads(text)
+    return loads(text)
 
 
 def _values(text: bytes) -> int:
