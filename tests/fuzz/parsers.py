@@ -603,7 +603,7 @@ TARGETS: dict[str, Target] = {
             ),
         ),
         words=_XML,
-        memory=30,  # a page has 1,000 entries, and the store is the operator's
+        memory=40,  # a page has 1,000 entries, and the store is the operator's
     ),
     "form": Target(
         parse_form,
