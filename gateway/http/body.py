@@ -20,6 +20,10 @@ from gateway.http.head import Head
 SMALL = 64 * 1024
 """Bytes that a body may have without a share of the memory budget, because a connection buffers as many anyway."""
 
+GROWTH = 4
+"""Times its size: memory that a body of another form than JSON takes when it arrives, for the JSON made of it."""
+_SPLIT = "Split the write, or give the columns shorter names."
+
 
 class ClientGone(Exception):
     """The client hung up before its request was complete. Nothing was written."""
@@ -86,12 +90,14 @@ def _unnoted(*, is_over: bool = False) -> None:
 class Body(ArrivingBody):
     """The body of one request, whole. It keeps memory until the request is answered."""
 
-    __slots__ = ("_content", "_memory", "_scope")
+    __slots__ = ("_content", "_memory", "_scope", "growth")
 
     def __init__(self, scope: Scope, receive: Receive, pace: Pace, memory: Budget) -> None:
         super().__init__(receive, pace, scope["state"])
         self._scope, self._memory = scope, memory
         self._content: bytes | None = None
+        self.growth = 1
+        """Times its size: memory that it takes when it arrives."""
 
     async def whole(self, limit: int) -> bytes:
         """Return the whole body. A second call returns the same. ``limit`` is in bytes.
@@ -113,6 +119,19 @@ class Body(ArrivingBody):
         if size > SMALL:
             await self._memory.keep(twice(size))
 
+    async def grow(self, size: int) -> None:
+        """Take memory for what is made of the body, of so many bytes. Raises what ``keep`` raises.
+
+        A large body does not wait: meanwhile it would be in memory without a share. Raises ``BodyTooLarge`` for one of
+        which far more is made than its caller's share holds.
+        """
+        if size > GROWTH * self.arrived and twice(size) > self._memory.most():
+            raise BodyTooLarge("The body's rows, as JSON, take more memory than one caller may use.", advice=_SPLIT)
+        if self.arrived <= SMALL:
+            await self.keep(size)
+        elif size > SMALL:
+            self._memory.keep_now(twice(size))
+
     def release(self) -> None:
         """Give back the memory, before the request is answered."""
         self._memory.release()
@@ -121,7 +140,7 @@ class Body(ArrivingBody):
         pieces, more = [first], True
         while more:
             if self.arrived > SMALL:
-                await self.keep(min(limit, self._announced() or limit))
+                await self.keep(self.growth * min(limit, self._announced() or limit))
             data, more = await self.next()
             if self.arrived > limit:
                 raise _too_large(limit)

@@ -240,7 +240,7 @@ def _key_template(table: Table) -> Template:
 
 
 def _derive_insert(request: Request, payload: Payload, named: Naming, explicit: Explicit) -> DerivedNames:
-    missing = [name for name in named.fields if payload.rows and name not in payload.columns]
+    missing = [name for name in named.fields if payload.number and name not in payload.columns]
     if upserts(request, named.table):
         # An upsert leaves the columns of the name as they are, so all of them must be known to stay what was sent.
         if missing:
@@ -279,16 +279,16 @@ def conflict_target(request: Request, table: Table) -> tuple[str, ...]:
 def _body_rows(payload: Payload, named: Naming) -> tuple[Values, ...]:
     check_canonical(named.columns)
     if not named.fields:
-        return ((),) if payload.rows else ()
+        return ((),) if payload.number else ()
     columns = [_texts(payload, name, named) for name in named.fields]
     return _bounded(set(zip(*columns, strict=True)))
 
 
 def _texts(payload: Payload, name: str, named: Naming) -> list[str]:
     """Return the values of one column of the body, with numbers as they were sent."""
-    values = [row.get(name) for row in payload.rows]
+    values = payload.column(name)
     if any(map(_is_inexact, values)):
-        values = [row.get(name) for row in payload.exact_rows()]
+        values = payload.exact_column(name)
     return [_text(value, name, named) for value in values]
 
 
@@ -331,7 +331,7 @@ def _pinned_rows(request: Request, named: Naming, moved: Payload | None) -> tupl
     before = [pinned[name] for name in named.fields]
     _check_count(prod(map(len, before)))  # before the product is made, not after
     rows = set(product(*before))
-    if moved is not None and moved.rows and any(name in moved.columns for name in named.fields):
+    if moved is not None and moved.number and any(name in moved.columns for name in named.fields):
         after = [
             _texts(moved, name, named) if name in moved.columns else values
             for name, values in zip(named.fields, before, strict=True)

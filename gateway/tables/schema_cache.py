@@ -148,6 +148,11 @@ class SchemaCache:
     def rule(self, schema: str, name: str) -> Rule:
         return self._rules.get(f"{schema}.{name}", self._default)
 
+    def name_columns(self, schema: str, name: str) -> tuple[str, ...]:
+        """Return the columns that name the rows of a table, if it has been used already."""
+        cached = self._tables.get((schema, name))
+        return cached.named.fields if cached is not None and cached.named is not None else ()
+
     async def snapshot(self) -> Snapshot:
         """Return all exposed tables. Raises ``Unavailable`` if the catalog cannot be read."""
         if self._snapshot is None:

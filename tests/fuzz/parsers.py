@@ -60,6 +60,8 @@ LONGEST = 0.05
 CONSTANT = 256 * 1024
 """Bytes that an input of any size may take: caches, tables of a parser, error texts."""
 TIMES = 10
+MOST_AS_JSON = 8 * LARGEST
+"""Bytes of the rows that a body stands for. The gateway takes memory for them before it makes them."""
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 KEYS = StoreCredentials("AKIDEXAMPLE", "a-secret-key", "us-east-1")
@@ -366,7 +368,11 @@ def parse_rows(data: bytes) -> None:
     kind: Any = kinds[data[0] % len(kinds)] if data else "json"
     content = data[1:]
     if kind in ("json", "csv", "urlencoded"):
-        body.read(kind, content, None).exact_rows  # noqa: B018 - it is read when it is wanted
+        if body.size_as_json(kind, content) > MOST_AS_JSON:
+            return  # the caller's share has to hold it, or the gateway refuses it
+        payload = body.read(kind, content, None)
+        for column in payload.columns[:1] if kind == "json" else ():
+            payload.exact_column(column)
     if kind != "csv":
         body.arguments_from_body("json" if kind == "arguments" else kind, content, None)
 
@@ -489,7 +495,7 @@ TARGETS: dict[str, Target] = {
             b"GET /#x HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\nPRI * HTTP/2.0\r\n\r\n",
         ),
         words=(b"Transfer-Encoding: ", b"Content-Length: ", b"HTTP/1.1", b"\r\n\r\n", b"chunked", b"Connection: "),
-        memory=24,
+        memory=24,  # names and values of headers, of one head of 64 KiB at most
     ),
     "known-head": Target(
         parse_known_head,
@@ -597,7 +603,7 @@ TARGETS: dict[str, Target] = {
             ),
         ),
         words=_XML,
-        memory=40,
+        memory=40,  # a page has 1,000 entries, and the store is the operator's
     ),
     "form": Target(
         parse_form,
@@ -645,9 +651,13 @@ TARGETS: dict[str, Target] = {
             b'\1a,b\n1,"x ""y"" \nz"\n,NULL\n',
             b"\2a=1&b=%C3%A9&c=+",
             b'\3{"a":{"b":[[[1]]]}}',
+            b'\0[{"a":[' + b"{}," * 21_000 + b"{}]}]",  # the shapes that take most for their size
+            b"\0[" + b'{"":[]},' * 8000 + b'{"":[]}]',
+            b"\1a\n" + b"\n" * 9000,
+            b"\2" + b"&".join(b"%x=" % number for number in range(9999)),
         ),
         words=(b"[", b"{", b'":', b"9007199254740993", b"1e400", b"NaN", b"\\ud800"),
-        memory=80,
+        memory=48,  # of one piece, until it is looked at: one object for `{}`; the text alone stays
     ),
     "transaction": Target(
         parse_transaction,
@@ -693,7 +703,7 @@ TARGETS: dict[str, Target] = {
             b"\xffprefix=a&since=2026-03-01T04:05:00Z&limit=3&token=2.1&before=17&kind=rejection",
         ),
         refusals=(GatewayError, ValidationError),
-        memory=24,
+        memory=20,  # parameters of a query, of one head of 64 KiB at most
     ),
     "configuration": Target(
         parse_configuration,
@@ -711,6 +721,6 @@ TARGETS: dict[str, Target] = {
         ),
         words=(b"[[", b"]]", b'"""', b"GATEWAY_", b"https://", b"[server]", b"1979-05-27", b"inf", b"{a=1}"),
         memory=64,
-        largest=8 * 1024,  # tomllib is slow, and the file is the operator's
+        largest=8 * 1024,  # tomllib is slow, and the file is the operator's, which no stranger writes
     ),
 }

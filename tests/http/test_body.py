@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import tracemalloc
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
@@ -245,3 +246,38 @@ async def test_only_an_answer_to_a_request_that_changes_nothing_is_refused_for_w
         assert found == {"GET": 503, "POST": 200, "PUT": 200, "DELETE": 200}
         memory.give(held)
         assert (await client.get("/")).status_code == 200
+
+
+def _csv_with_a_long_name() -> bytes:
+    return b"id," + b"a" * 20_000 + b"\n" + b"1,\n" * 10_000
+
+
+HUNGRY = [
+    pytest.param(
+        "json", b"[" + b'{"id":1,"extra":[[],[],[],[],[],[],[],[]]},' * 20_000 + b'{"id":1,"extra":0}]', id="tiny lists"
+    ),
+    pytest.param(
+        "json", b"[" + b'{"id":1,"extra":{"":{},"a":{}}},' * 25_000 + b'{"id":1,"extra":0}]', id="tiny objects"
+    ),
+    pytest.param("csv", b"id,extra\n" + b"1,\n" * 30_000, id="short lines"),
+    pytest.param("csv", _csv_with_a_long_name(), id="a long name in each row"),
+]
+
+
+@pytest.mark.parametrize(("kind", "body"), HUNGRY)
+async def test_a_body_of_tiny_values_takes_no_more_than_the_share_of_its_caller(
+    stage: Stage, kind: str, body: bytes
+) -> None:
+    """The values are looked at piece by piece: of them, no more than those of one piece are there at one time."""
+    share, one_piece = stage.gateway._bodies[0].memory.size // 4, 128 * 1024 * 45
+    media = {"json": JSON, "csv": "Content-Type: text/csv"}[kind]
+    head = [KEY, media, "Fencing-Token: 5", "Fencing-Resource: order/5", *_length(body)]
+    await ask(stage, "POST", "/v1/tables/accounts", [*head[:-1], "Content-Length: 2"], b"{}")
+    tracemalloc.start()
+    try:
+        status, document = await ask(stage, "POST", "/v1/tables/accounts", head, body)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert status in (400, 409, 413), document
+    assert peak < share + one_piece

@@ -1,9 +1,11 @@
 """Bodies: JSON, read in pieces where it is large, forms, and tables of values."""
 
 import json
+import tracemalloc
 from functools import partial
 from typing import Any
 from unittest import mock
+from urllib.parse import parse_qsl
 
 import orjson
 import pytest
@@ -33,6 +35,13 @@ def test_broken_forms(content: bytes) -> None:
     assert (caught.value.code, caught.value.message) == ("PGRST102", "Empty or invalid form")
 
 
+def test_a_form_has_no_more_names_than_a_table_has_columns() -> None:
+    content = b"&".join(b"%d=" % number for number in range(1665))
+    with pytest.raises(DialectError, match="at most 1664 names"):
+        read("urlencoded", content, None)
+    assert len(read("urlencoded", content[:-6] + b"&0=1" * 8000, None).columns) == 1664
+
+
 @pytest.mark.parametrize("kind", ["text", "binary"])
 def test_rows_do_not_come_as_anything_else(kind: BodyType) -> None:
     with pytest.raises(DialectError) as caught:
@@ -42,16 +51,16 @@ def test_rows_do_not_come_as_anything_else(kind: BodyType) -> None:
 
 def test_exact_rows_have_the_digits_that_were_sent() -> None:
     body = b'{"a":18446744073709551616,"b":1.10,"c":-0,"d":1E2,"e":0.1234567890123456789,"f":true,"g":null,"h":"1.0"}'
-    (row,) = parse(body, None).exact_rows()
-    assert list(row.values()) == [
+    payload = parse(body, None)
+    assert [payload.exact_column(name)[0] for name in payload.columns] == [
         "18446744073709551616", "1.10", "-0", "1E2", "0.1234567890123456789", True, None, "1.0",
     ]  # fmt: skip
 
 
 def test_the_last_of_a_key_that_stands_twice() -> None:
     payload = parse(b'{"id":1,"\\u0069d":2}', None)
-    assert payload.rows[0]["id"] == 2
-    assert payload.exact_rows()[0]["id"] == "2"
+    assert payload.column("id") == [2]
+    assert payload.exact_column("id") == ["2"]
 
 
 def test_tables_of_values(subtests: pytest.Subtests) -> None:
@@ -65,7 +74,9 @@ def test_tables_of_values(subtests: pytest.Subtests) -> None:
         ('a\n"x"\n\n"y"\n', [{"a": "x"}, {"a": ""}, {"a": "y"}]), ("a,b\r1,2\r", [{"a": "1", "b": "2"}]),
     ):  # fmt: skip
         with subtests.test(text=text):
-            assert parse_csv(text.encode())[1] == rows
+            assert list(parse_csv(text.encode())[1]) == rows
+            with mock.patch.object(dialect_body, "_CHARACTERS", 3):
+                assert list(parse_csv(text.encode())[1]) == rows
 
 
 @pytest.mark.parametrize(
@@ -78,12 +89,70 @@ def test_tables_of_values(subtests: pytest.Subtests) -> None:
         (b"a,b\n1\n", "All lines must have same number of fields"),
         (b"a,b\n1,2,3\n", "All lines must have same number of fields"),
         (b"a,a\n1,2\n", "A name stands twice in the first line"),
+        (b"," * 1664 + b"a\n", "The first line has more than 1664 names"),
     ],
 )  # fmt: skip
 def test_broken_tables_of_values(content: bytes, message: str) -> None:
     with pytest.raises(DialectError) as caught:
-        parse_csv(content)
+        list(parse_csv(content)[1])
     assert (caught.value.code, caught.value.status, caught.value.message) == ("PGRST102", 400, message)
+
+
+@given(st.text("a,\r\n", max_size=40), st.integers(1, 9))
+def test_the_pieces_of_a_table_of_values_are_the_whole(text: str, characters: int) -> None:
+    content, results = f"a,a\n{text}".encode(), []
+    for size in (characters, 1000):
+        with mock.patch.object(dialect_body, "_CHARACTERS", size):
+            results.append(list(dialect_body._lines(content.decode())))
+    assert results[0] == results[1]
+
+
+@given(st.text("a=&%+4cC3é", max_size=60), st.integers(1, 9))
+def test_a_form_is_read_as_by_the_library(text: str, characters: int) -> None:
+    content = text.encode().replace("é".encode(), b"%C3%A9")
+    try:
+        expected = parse_qsl(content.decode(), keep_blank_values=True, errors="strict")
+    except ValueError:
+        expected = None
+    with mock.patch.object(dialect_body, "_CHARACTERS", characters):
+        try:
+            assert list(dialect_body._form(content)) == expected
+        except DialectError:
+            assert expected is None
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_columns_of_large_bodies_are_those_of_their_rows(kind: BodyType) -> None:
+    rows = [{"id": number, "name": f"n{number}", "tags": [1]} for number in range(5000)]
+    content = orjson.dumps(rows)
+    if kind == "csv":
+        content = b"id,name,tags\n" + b"".join(b"%d,n%d,x\n" % (number, number) for number in range(5000))
+    ids = list(range(5000)) if kind == "json" else list(map(str, range(5000)))
+    for picked in ((), ("id", "name")):
+        payload = read(kind, content, None, picked)
+        assert (payload.number, payload.columns, payload.rows) == (5000, ("id", "name", "tags"), None)
+        assert payload.column("id") == ids
+        assert payload.exact_column("id") == list(map(str, ids))
+        assert payload.column("name")[4999] == "n4999"
+        assert orjson.loads(payload.text)[4999]["name"] == "n4999"
+    if kind == "json":
+        assert payload.column("tags") == [None] * 5000
+        with pytest.raises(DialectError, match="keys must match"):
+            read(kind, content[:-1] + b',{"id":1}]', None)
+        with pytest.raises(DialectError, match="keys must match"):
+            read(kind, content[:-1] + b",1]", None)
+
+
+def test_what_stays_in_memory_of_a_body_is_its_text() -> None:
+    for content in (b'[{"a":[' + b"{}," * 20_000 + b"{}]}]", b"[" + b'{"a":[]},' * 8000 + b'{"a":[]}]'):
+        tracemalloc.start()
+        try:
+            payload = read("json", content, None, ("a",))
+            kept = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert payload.number in (1, 8001)
+        assert kept < 4 * len(content)
 
 
 VALUES = st.recursive(

@@ -1,19 +1,21 @@
 """The body of a write, checked and brought into one shape: rows, and the same rows as the text of a JSON array.
 
 The resource of a row is derived from what is read here, and the row is written from what the database reads in the
-text. Both take the last of a key that stands twice; where a number has no exact form here, ``exact_rows`` has its
-digits.
+text. Both take the last of a key that stands twice; where a number has no exact form here, the exact values
+have its digits.
 
 The arguments of a call come from a body, too, or from the query string beside what is asked of the result.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
-from urllib.parse import parse_qsl, unquote_plus
+from urllib.parse import unquote_plus, unquote_to_bytes
 
 import orjson
 
@@ -26,26 +28,40 @@ from gateway.tables.functions import Function
 MOST_VALUES = 1_000_000
 """In one body. They are read one by one, and other requests wait meanwhile."""
 
+MOST_COLUMNS = 1_664
+"""PostgreSQL has no table with more, and no view."""
+
 # One field with its end: a comma, the end of a line, or the end of all. The last group catches any other character.
 _FIELD = re.compile(r'(?:"((?:[^"]++|"")*+)"|([^",\r\n]*+))(,|\r\n|\n|\r|\Z)|([\s\S])')
 _LINE = re.compile(r"\r\n|\n|\r")
 
 
-def parse_csv(content: bytes) -> tuple[tuple[str, ...], list[dict[str, str | None]]]:
+def parse_csv(content: bytes) -> tuple[tuple[str, ...], Iterator[dict[str, str | None]]]:
     """Return the names, and the rows by them. A bare ``NULL`` is null; in quotes it is a text, and nothing is an empty
     text.
 
-    Raise PGRST102 unless the lines are equally long and the names differ.
+    Raise PGRST102 unless the lines are equally long and the names differ: for a line when its row is asked for.
     """
     lines = _lines(_decoded(content))
-    if not lines or not any(lines[0]):
+    first = next(lines, None)
+    if not first or not any(first):
         raise _broken("Empty or invalid csv")
-    names = tuple(name or "" for name in lines[0])
+    if len(first) > MOST_COLUMNS:
+        raise _broken(f"The first line has more than {MOST_COLUMNS} names")
+    names = tuple(name or "" for name in first)
     if len(set(names)) != len(names):
         raise _broken("A name stands twice in the first line")
-    if any(len(line) != len(names) for line in lines):
-        raise _broken("All lines must have same number of fields")
-    return names, [dict(zip(names, line, strict=True)) for line in lines[1:]]
+    return names, _rows(names, lines)
+
+
+def _rows(names: tuple[str, ...], lines: Iterator[list[str | None]]) -> Iterator[dict[str, str | None]]:
+    for line in lines:
+        # An empty line is a row only where rows have a single field.
+        if line == [""] and len(names) > 1:
+            continue
+        if len(line) != len(names):
+            raise _broken("All lines must have same number of fields")
+        yield dict(zip(names, line, strict=True))
 
 
 def _decoded(content: bytes) -> str:
@@ -56,23 +72,30 @@ def _decoded(content: bytes) -> str:
         raise _broken("Empty or invalid csv") from error
 
 
-def _lines(text: str) -> list[list[str | None]]:
+def _lines(text: str) -> Iterator[list[str | None]]:
     if text.count(",") + text.count("\n") + text.count("\r") > MOST_VALUES:
         raise _broken(f"A body of this type has at most {MOST_VALUES} values")
-    lines = _with_quotes(text) if '"' in text else _without_quotes(text)
-    # An empty line is a row only where rows have a single field; what follows the end of the last line never is one.
-    return [one for one in lines if one != [""] or len(lines[0]) == 1]
+    return _with_quotes(text) if '"' in text else _without_quotes(text)
 
 
-def _without_quotes(text: str) -> list[list[str | None]]:
-    lines = _LINE.split(text)
-    if not lines[-1]:
-        lines.pop()
-    return [[None if value == "NULL" else value for value in line.split(",")] for line in lines]
+_CHARACTERS = 2 * 1024
+"""Characters of a text that are split into lines at one time, at least."""
 
 
-def _with_quotes(text: str) -> list[list[str | None]]:
-    lines: list[list[str | None]] = []
+def _without_quotes(text: str) -> Iterator[list[str | None]]:
+    start = 0
+    while start < len(text):
+        middle = start + _CHARACTERS
+        cut = _LINE.search(text, middle - (text[middle - 1 : middle + 1] == "\r\n"))
+        lines = _LINE.split(text[start : cut.start() if cut else len(text)])
+        start = cut.end() if cut else len(text)
+        if not cut and not lines[-1]:
+            lines.pop()
+        for line in lines:
+            yield [None if value == "NULL" else value for value in line.split(",")]
+
+
+def _with_quotes(text: str) -> Iterator[list[str | None]]:
     line: list[str | None] = []
     for match in _FIELD.finditer(text):
         quoted, bare, end, bad = match.groups()
@@ -82,22 +105,50 @@ def _with_quotes(text: str) -> list[list[str | None]]:
             break  # nothing follows the end of the last line
         line.append(quoted.replace('""', '"') if quoted is not None else None if bare == "NULL" else bare)
         if end != ",":
-            lines.append(line)
+            yield line
             line = []
         if not end:
             break
-    return lines
 
 
 def _broken(message: str) -> DialectError:
     return DialectError("PGRST102", 400, message)
 
 
-def _form(content: bytes) -> list[tuple[str, str]]:
+MOST_FIELDS = 10_000
+"""Fields of one form."""
+
+
+def _form(content: bytes) -> Iterator[tuple[str, str]]:
+    if content.count(b"&") >= MOST_FIELDS:
+        raise _broken("Empty or invalid form")
     try:
-        return parse_qsl(content.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=10_000)
+        content.decode("ascii")
+        for part in filter(None, content.split(b"&")):
+            name, _, value = part.partition(b"=")
+            yield _field(name), _field(value)
     except ValueError as error:
         raise _broken("Empty or invalid form") from error
+
+
+def _named(content: bytes) -> dict[str, list[str]]:
+    named: dict[str, list[str]] = {}
+    for name, value in _form(content):
+        named.setdefault(name, []).append(value)
+        if len(named) > MOST_COLUMNS:
+            raise _broken(f"A form has at most {MOST_COLUMNS} names")
+    return named
+
+
+def _field(raw: bytes) -> str:
+    """Decode in pieces, each up to a percent sign: the decoder takes 70 times the size of its text."""
+    raw, pieces, start = raw.replace(b"+", b" "), [], 0
+    while start < len(raw):
+        end = raw.find(b"%", start + _CHARACTERS)
+        end = len(raw) if end < 0 else end
+        pieces.append(unquote_to_bytes(raw[start:end]))
+        start = end
+    return b"".join(pieces).decode()
 
 
 PIECE = 64 * 1024
@@ -113,6 +164,8 @@ _STRUCTURE = b"[{,"
 
 def in_pieces(text: bytes, loads: Callable[[bytes], Any]) -> Any:
     """Return what ``loads`` returns for the whole text, but call it for pieces of a long array.
+
+    ``loads`` can return less than a piece has, so that not all of the values are in memory at one time.
 
     Cutting is safe: if both sides of a cut are arrays of their own, a parser that reads the whole text sees the same
     elements. Raises what ``loads`` raises, and ``BodyTooLarge`` for too many values.
@@ -196,52 +249,140 @@ MAX_ROWS = 100_000
 """Rows of one body."""
 
 
+KEPT = 1000
+"""Values of a body that stay in memory beside its text. Of a larger one, only the columns of resource names do."""
+_SHORT = 4 * 1024  # bytes that can have few more values than that
+_SCALARS = frozenset((str, int, float, bool, type(None)))
+
+
 class Payload(NamedTuple):
     """The rows of a body. ``text`` is the same rows as the text of one JSON array, as the caller sent them.
 
-    ``columns`` are the keys that are written, sorted.
+    ``number``: how many. ``columns`` are the keys that are written, sorted. ``rows`` are there if they are small, else
+    ``picked`` has some of their columns.
     """
 
     text: str
-    rows: Sequence[Mapping[str, Any]]
+    number: int
     columns: tuple[str, ...]
+    rows: Sequence[Mapping[str, Any]] | None
+    picked: Mapping[str, list[Any]] = MappingProxyType({})
 
-    def exact_rows(self) -> Sequence[Mapping[str, Any]]:
-        """Return the rows with every number as the text that stands in the body, which is what the database reads."""
-        loads = partial(json.loads, parse_int=str, parse_float=str, parse_constant=_no_constant)
-        rows: list[Mapping[str, Any]] = _json(self.text.encode(), loads)
-        return rows
+    def column(self, name: str) -> list[Any]:
+        """Return the values of a column, one for each row. Arrays and objects may be None."""
+        if self.rows is not None:
+            return [row.get(name) for row in self.rows]
+        return self.picked[name] if name in self.picked else self._read(name, orjson.loads)
+
+    def exact_column(self, name: str) -> list[Any]:
+        """Return them with every number as the text that stands in the body, which is what the database reads."""
+        return self._read(name, partial(json.loads, parse_int=str, parse_float=str, parse_constant=_no_constant))
+
+    def _read(self, name: str, loads: Callable[[bytes], Any]) -> list[Any]:
+        found: list[Any] = _json(self.text.encode(), lambda text: _column(loads(text), name))
+        return found
 
 
-def read(kind: BodyType, content: bytes, columns: tuple[str, ...] | None) -> Payload:
-    """Read a body of any type that rows can come in. Raises PGRST102 for what cannot be read."""
-    if kind == "json":
-        return parse(content, columns)
-    if kind == "csv":
-        names, lines = parse_csv(content)
-        _check_count(lines)
-        return _made(lines, names if columns is None else columns)
+def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    found = [row.get(name) for row in rows]
+    if _SCALARS.issuperset(map(type, found)):
+        return found
+    return [value if type(value) in _SCALARS else None for value in found]
+
+
+def size_as_json(kind: BodyType, content: bytes) -> int:
+    """Return how many bytes the rows of a body have as JSON, at most. Each row of a CSV gets the names."""
     if kind == "urlencoded":
-        row = dict(_form(content))
-        return _made([row], tuple(row) if columns is None else columns)
+        return len(content) + 6 * content.count(b"&")
+    if kind != "csv":
+        return len(content)
+    ends = content.count(b"\n") + content.count(b"\r") - content.count(b"\r\n")
+    first = _FIRST.match(content)
+    names = first[0] if first else b""
+    escaped = len(content) - len(content.translate(None, _ESCAPED))
+    return len(content) + 5 * escaped + (ends + 1) * (len(names) + 6 * (names.count(b",") + 1))
+
+
+_FIRST = re.compile(rb'(?:"(?:[^"]|"")*+"|[^"\r\n])*+')
+_ESCAPED = bytes(range(0x20)) + b"\\"
+
+
+def read(kind: BodyType, content: bytes, columns: tuple[str, ...] | None, picked: Collection[str] = ()) -> Payload:
+    """Read a body of any type that rows can come in. Raises PGRST102 for what cannot be read.
+
+    ``picked``: columns whose values will be asked for.
+    """
+    if kind == "json":
+        return parse(content, columns, picked)
+    if kind == "csv":
+        names, rows = parse_csv(content)
+        return _made(rows, names if columns is None else columns, picked)
+    if kind == "urlencoded":
+        row = {name: values[-1] for name, values in _named(content).items()}
+        return _made(iter([row]), tuple(row) if columns is None else columns, picked)
     raise type_not_acceptable("text/plain" if kind == "text" else "application/octet-stream")
 
 
-def parse(body: bytes, columns: tuple[str, ...] | None) -> Payload:
+def parse(body: bytes, columns: tuple[str, ...] | None, picked: Collection[str] = ()) -> Payload:
     """Read a JSON body. ``columns`` (from the query) names the keys to use; without it all rows must have the same.
 
     A scalar stands for no row at all. Raises PGRST102 for what is no JSON, or an array of anything but like objects,
     ``BodyTooLarge`` for too many of them.
     """
-    document = _json(body)
-    if isinstance(document, dict):
-        return Payload(f"[{body.decode()}]", (document,), _sorted(document) if columns is None else columns)
-    if not isinstance(document, list):
-        return Payload("[]", (), columns or ())
-    _check_count(document)
-    if not all(isinstance(row, dict) for row in document):
-        raise _broken("All object keys must match")
-    return Payload(body.decode(), document, _common_keys(document) if columns is None else columns)
+    if len(body) <= _SHORT or (len(body) <= PIECE and _structure(body) <= KEPT):
+        document = _json(body)
+        if isinstance(document, dict):
+            return Payload(f"[{body.decode()}]", 1, _sorted(document) if columns is None else columns, (document,))
+        looked = _Looked(columns, ())
+        looked.at(document)
+        rows: Sequence[Mapping[str, Any]] | None = document if looked.is_array else ()
+    else:
+        looked = _Looked(columns, picked)
+        _json(body, lambda text: looked.at(orjson.loads(text)))
+        rows = None
+    text = body.decode() if looked.is_array else f"[{body.decode()}]" if looked.is_object else "[]"
+    return Payload(text, looked.number, looked.columns or (), rows, looked.picked)
+
+
+class _Looked:
+    """The facts about a document, of which one piece at a time is looked at."""
+
+    __slots__ = ("_checks", "_keys", "columns", "is_array", "is_object", "number", "picked")
+
+    def __init__(self, columns: tuple[str, ...] | None, picked: Collection[str]) -> None:
+        self.picked = {name: list[Any]() for name in picked}
+        self._checks, self.columns = columns is None, columns
+        self._keys: frozenset[str] | None = None
+        self.number, self.is_array, self.is_object = 0, False, False
+
+    def at(self, document: Any) -> list[Any]:
+        """Look at a document, or at the elements of a piece. Return nothing of them."""
+        if isinstance(document, dict):
+            self.is_object, self.number = True, 1
+            if self._checks:
+                self.columns = _sorted(document)
+            self._pick([document])
+        elif isinstance(document, list):
+            self.is_array = True
+            self.number += len(document)
+            _check_count(self.number)
+            if not all(isinstance(row, dict) for row in document):
+                raise _broken("All object keys must match")
+            if self._checks and document:
+                self._check(document)
+            self._pick(document)
+        return []
+
+    def _pick(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        for name, values in self.picked.items():
+            values.extend(_column(rows, name))
+
+    def _check(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        if self._keys is None:
+            self._keys, self.columns = frozenset(rows[0]), _sorted(rows[0])
+        keys = self._keys
+        if any(row.keys() != keys for row in rows):
+            raise _broken("All object keys must match")
 
 
 def _json(content: bytes, loads: Callable[[bytes], Any] = orjson.loads) -> Any:
@@ -251,22 +392,20 @@ def _json(content: bytes, loads: Callable[[bytes], Any] = orjson.loads) -> Any:
         raise _broken("Empty or invalid json") from error
 
 
-def _made(rows: Sequence[Mapping[str, str | None]], columns: Sequence[str]) -> Payload:
-    return Payload(orjson.dumps(rows).decode(), rows, tuple(sorted(columns)))
+def _made(rows: Iterator[Mapping[str, str | None]], columns: Sequence[str], picked: Collection[str]) -> Payload:
+    number, texts, found = 0, [], {name: list[Any]() for name in picked}
+    while some := list(islice(rows, 1 + KEPT // (1 + len(columns)))):
+        number += len(some)
+        _check_count(number)
+        texts.append(orjson.dumps(some)[1:-1].decode())
+        for name, values in found.items():
+            values.extend(row.get(name) for row in some)
+    return Payload(f"[{','.join(texts)}]", number, tuple(sorted(columns)), None, found)
 
 
-def _check_count(rows: Sequence[object]) -> None:
-    if len(rows) > MAX_ROWS:
+def _check_count(count: int) -> None:
+    if count > MAX_ROWS:
         raise BodyTooLarge(f"The body has more than {MAX_ROWS} rows.", advice="Split the write.")
-
-
-def _common_keys(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    if not rows:
-        return ()
-    keys = rows[0].keys()
-    if any(row.keys() != keys for row in rows):
-        raise _broken("All object keys must match")
-    return _sorted(rows[0])
 
 
 def _sorted(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -307,9 +446,7 @@ def arguments_from_body(kind: BodyType, content: bytes, columns: Sequence[str] |
     if kind == "json":
         return _from_json(content or b"{}", columns)
     if kind == "urlencoded":
-        pairs: dict[str, list[str]] = {}
-        for name, value in _form(content):
-            pairs.setdefault(name, []).append(value)
+        pairs = _named(content)
         return Arguments(_narrowed(pairs, columns), named=pairs)
     if kind == "binary":
         return Arguments(None, content.hex())

@@ -272,7 +272,7 @@ class FastPath:
         recipe, token = learnt.by_body.get(payload.columns if payload else ()), shown.token
         if recipe is None or token is None or not recipe.cached.current:
             return
-        if payload is not None and len(payload.rows) != 1:
+        if payload is not None and payload.number != 1:
             return
         resource = recipe.resource(plain.values, payload)
         if resource is None or shown.resource not in (None, resource) or self._admits_each_time(resource, token):

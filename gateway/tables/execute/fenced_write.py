@@ -217,11 +217,11 @@ _NOTHING: Row = {"touched": 0, "inserted": 0, "body": None, "location": None, "e
 def written_columns(write: PlannedWrite) -> tuple[tuple[str, ...], bool]:
     """Return the columns that a statement writes, and whether it inserts one row of nothing but defaults."""
     payload = write.payload
-    if payload is None or not payload.rows:
+    if payload is None or not payload.number:
         return (), False
     if payload.columns or write.request.method == "PATCH":
         return payload.columns, False
-    if len(payload.rows) > 1 or write.request.method == "PUT":
+    if payload.number > 1 or write.request.method == "PUT":
         raise not_implemented("A body of several rows without any column")
     return (), True
 

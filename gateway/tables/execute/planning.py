@@ -5,7 +5,7 @@ planned this way, alone or in a list. Nothing is written by then.
 """
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, Self
@@ -163,11 +163,23 @@ class ParsedWrite:
     body: bytes = b""
     payload: Payload | None = None
 
-    def with_body(self, content: bytes) -> Self:
-        """Return it with its body. Raises ``DialectError`` for a body that is malformed, or that no such write has."""
+    @property
+    def is_json(self) -> bool:
+        """Whether the database gets the body as it comes."""
+        return self.request.method == "DELETE" or request.body_type(self.headers) == "json"
+
+    def size_as_json(self, content: bytes) -> int:
+        """Return how many bytes the rows of this body have as JSON, at most."""
+        return body.size_as_json(request.body_type(self.headers), content)
+
+    def with_body(self, content: bytes, picked: Collection[str] = ()) -> Self:
+        """Return it with its body. Raises ``DialectError`` for a body that is malformed, or that no such write has.
+
+        ``picked``: columns whose values will be asked for.
+        """
         if self.request.method == "DELETE":
             return replace(self, body=content)
-        payload = body.read(request.body_type(self.headers), content, self.request.query.columns)
+        payload = body.read(request.body_type(self.headers), content, self.request.query.columns, picked)
         _check_rows(self.request, payload)
         return replace(self, body=content, payload=payload)
 
@@ -431,12 +443,12 @@ def _check_filters(wanted: Request) -> None:
 
 def _check_rows(wanted: Request, payload: Payload) -> None:
     """Check the body. An update has one set of values, or none and changes nothing."""
-    if wanted.method == "PATCH" and len(payload.rows) > 1:
+    if wanted.method == "PATCH" and payload.number > 1:
         raise DialectError(
             "PGRST102",
             400,
             "An update takes exactly one object",
-            details=f"The body is an array of {len(payload.rows)} rows; which of them is meant cannot be told.",
+            details=f"The body is an array of {payload.number} rows; which of them is meant cannot be told.",
         )
 
 

@@ -341,7 +341,7 @@ def _is_special(name: bytes) -> bool:
 def _body_value(payload: Payload | None, column: str) -> str | None:
     """Return the value of a column in a body of one row, if its text is what the database reads."""
     assert payload is not None
-    value = payload.rows[0].get(column)
+    value = payload.rows[0].get(column) if payload.rows is not None else payload.column(column)[0]
     if isinstance(value, str):
         return value
     return str(value) if type(value) is int else None

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gateway.errors import DialectError, GatewayError, RequestMalformed
 from gateway.fencing import headers as fencing_headers
-from gateway.http.body import offload
+from gateway.http.body import GROWTH, offload
 from gateway.tables.dialect import request, transaction_document
 from gateway.tables.dialect.request import Target
 from gateway.tables.dialect.response import Response
@@ -59,8 +59,13 @@ class Writes:
         shown = fencing_headers.read(head.headers, pairs=True)
         rule = self._schema_cache.rule(target.schema, target.name)
         parsed = planning.parse(head.query_string, headers, shown, rule, sender, target)
+        if not parsed.is_json:
+            incoming.body.growth = GROWTH
         content = await incoming.content()
-        parsed = await offload(len(content), parsed.with_body, content)
+        if not parsed.is_json:
+            await incoming.body.grow(parsed.size_as_json(content))
+        picked = self._schema_cache.name_columns(target.schema, target.name)
+        parsed = await offload(len(content), parsed.with_body, content, picked)
         key = await offload(len(content), key_of, sender, target.schema, headers, content)
         return await self._execute([parsed], key, candidate=candidate)
 
@@ -100,7 +105,8 @@ class Writes:
         role = None if sender.role is None else sender.role.at(entry.method, path)
         alone = sender._replace(method=entry.method, path=path, query=entry.query.decode(), role=role)
         rule = self._schema_cache.rule(target.schema, target.name)
-        parsed = planning.parse(entry.query, entry.headers, entry.shown, rule, alone, target).with_body(entry.body)
+        parsed = planning.parse(entry.query, entry.headers, entry.shown, rule, alone, target)
+        parsed = parsed.with_body(entry.body, self._schema_cache.name_columns(target.schema, target.name))
         if parsed.request.preferences.tx is not None:
             raise RequestMalformed(
                 "One write of a list cannot be committed or rolled back by itself.", advice="Leave out 'tx'."
