@@ -184,7 +184,7 @@ async def state(stage: Stage) -> list[tuple[Any, ...]]:
     return await stage.rows(" UNION ALL ".join(parts) + " ORDER BY 1, 2")
 
 
-@pytest.mark.parametrize("cascades", first(["refuse", "claim", "allow"]))
+@pytest.mark.parametrize("cascades", first(["allow", "refuse", "claim"]))
 async def test_the_gateway_refuses_what_a_guard_refuses(stage: Stage, app: Session, cascades: str) -> None:
     """A guard also judges the cascades of a gateway that allows them."""
     async with shop(stage, cascades=cascades) as gateway:
