@@ -6,11 +6,11 @@
 CREATE FUNCTION fencing.check_version_v1(p_table oid, p_version text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 AS $function$
 BEGIN
-    IF p_version = pg_catalog.md5(pg_catalog.concat_ws(';',
+    IF p_version = pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(pg_catalog.concat_ws(';',
         (SELECT pg_catalog.string_agg(t.xmin::text, ',' ORDER BY t.oid) FROM pg_catalog.pg_trigger AS t WHERE t.tgrelid = p_table),
         (SELECT pg_catalog.string_agg(i.xmin::text, ',' ORDER BY i.indexrelid) FROM pg_catalog.pg_index AS i WHERE i.indrelid = p_table),
         (SELECT pg_catalog.string_agg(k.xmin::text, ',' ORDER BY k.oid) FROM pg_catalog.pg_constraint AS k WHERE k.conrelid = p_table),
-        (SELECT pg_catalog.string_agg(d.xmin::text, ',' ORDER BY d.oid) FROM pg_catalog.pg_attrdef AS d WHERE d.adrelid = p_table)))
+        (SELECT pg_catalog.string_agg(d.xmin::text, ',' ORDER BY d.oid) FROM pg_catalog.pg_attrdef AS d WHERE d.adrelid = p_table)), 'UTF8')), 'hex')
     THEN
         RETURN true;
     END IF;

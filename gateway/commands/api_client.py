@@ -122,7 +122,9 @@ class Gateway:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:  # the last: of a host's name
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
+            if getattr(error, "encoding", "idna") != "idna":
+                raise  # an answer or a key cannot be read, and the name of the host can
             raise ConfigurationError(
                 "--url: must be an address such as https://gateway.example.com", advice=""
             ) from error

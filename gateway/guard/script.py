@@ -364,7 +364,8 @@ def _trigger(guard: Guard, name: str, moment: str, relation: str, function: str 
     level = "ROW" if name == ROW else "STATEMENT"
     called = function or {STATEMENT: "fencing.guard_statement_v1", TRUNCATE: "fencing.guard_truncate_v1"}[name]
     # The one condition that costs the gateway next to nothing, and that a session cannot change: not by SET ROLE. The
-    # gateway names the rows of its own statements, but not those that cascades and triggers of these change.
+    # gateway names the rows of its own statements, but not those that cascades and triggers of these change. PostgreSQL
+    # looks at the depth when the row changes. A function would find that of the gateway's own writes in a cascade.
     beside = f"SESSION_USER <> {string(guard.role)}"
     if function is not None:
         beside += " OR pg_catalog.pg_trigger_depth() > 0"

@@ -91,7 +91,7 @@ class Table:
 
     ``oid``, ``primary_key_index`` (its oid), ``column_versions`` (transaction ids, as text) and ``version`` (of code)
     identify this state of the table.
-    ``reads_settings``: code of a policy, check, default or type may read the settings of a request.
+    ``reads_settings``: code of the table, or beyond a key of it, may read settings of a request. Triggers are apart.
     ``updatable`` is the sum of 4 for update, 8 for insert, 16 for delete. ``children``: partitions and tables that
     inherit, at any depth, by schema and name. ``reaches_foreign``: a write of it may write a foreign table, or one that
     Citus manages. It may be the table itself. ``distributed``: Citus manages this table.

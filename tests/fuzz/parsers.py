@@ -191,7 +191,7 @@ async def _app(scope: Any, receive: Any, send: Any) -> None:
 
 
 LOOP = asyncio.new_event_loop()
-logging.getLogger("uvicorn.error").disabled = True
+_SILENT = logging.Logger("of no connection", logging.CRITICAL + 1)
 _CONFIG = uvicorn.Config(_app, log_config=None)
 _CONFIG.loaded_app = _app
 
@@ -203,6 +203,7 @@ def parse_connection(data: bytes) -> None:
         connection = Connection(
             Mock(has_made_way=False), config=_CONFIG, server_state=ServerState(), app_state={}, _loop=LOOP
         )
+        connection.logger = _SILENT
         connection.connection_made(_Transport())
         third = len(data) // 3
         for piece in (data[:third], data[third : 2 * third], data[2 * third :]):

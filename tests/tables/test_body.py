@@ -9,12 +9,12 @@ from urllib.parse import parse_qsl
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.errors import BodyTooLarge, DialectError
 from gateway.tables.dialect import body as dialect_body
-from gateway.tables.dialect.body import MAX_VALUES, PIECE, in_pieces, parse, parse_csv, read
+from gateway.tables.dialect.body import MAX_VALUES, PIECE, in_pieces, parse, parse_csv, read, size_as_json
 from gateway.tables.dialect.request import BodyType
 
 
@@ -141,6 +141,21 @@ def test_columns_of_large_bodies_are_those_of_their_rows(kind: BodyType) -> None
             read(kind, content[:-1] + b',{"id":1}]', None)
         with pytest.raises(DialectError, match="keys must match"):
             read(kind, content[:-1] + b",1]", None)
+
+
+_PARTS = st.text(alphabet='a1,;=&%"\\\x01\n\r\té', max_size=40)
+
+
+@given(st.sampled_from(["csv", "urlencoded"]), st.lists(_PARTS, min_size=1, max_size=6))
+@example("csv", ["\x01" * 40, "\n", "1\n" * 20])
+@example("urlencoded", ["a=%01%02%03\x01"])
+def test_the_size_of_rows_as_json_is_known_before_they_are_made(kind: BodyType, parts: list[str]) -> None:
+    content = "".join(parts).encode()
+    try:
+        payload = read(kind, content, None)
+    except DialectError:
+        return
+    assert len(payload.text.encode()) <= size_as_json(kind, content)
 
 
 def test_what_stays_in_memory_of_a_body_is_its_text() -> None:

@@ -565,6 +565,36 @@ async def test_code_that_no_expression_names_finds_the_settings_of_a_request(
     assert {who for (who,) in await rows(tables, "SELECT DISTINCT who FROM audit")} == {"ann", "bob"}
 
 
+async def test_writes_of_one_row_find_code_that_came_meanwhile(
+    client: httpx.AsyncClient, tables: Database, stranger: asyncpg.Connection
+) -> None:
+    await change(tables, f"{TELLING} INSERT INTO accounts SELECT n, 'ann', 0 FROM generate_series(1, 4) n")
+    for _ in range(2):
+        assert await _write(client, dict.fromkeys(range(1, 5), 1)) == [204] * 4
+    await stranger.execute("CREATE TRIGGER tells AFTER UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION tell()")
+    answers = await asyncio.gather(
+        *(ask(client, "ann", "PATCH", "/accounts?id=eq.1", {"balance": n}, 5) for n in range(6))
+    )
+    assert {one.status_code for one in answers} == {204}
+
+
+async def test_a_partition_keeps_the_settings_of_each_request(
+    client: httpx.AsyncClient, tables: Database, shared: list[int]
+) -> None:
+    await change(tables, """
+        CREATE TABLE parts (id bigint, balance bigint) PARTITION BY RANGE (id);
+        CREATE TABLE part (id bigint PRIMARY KEY, balance bigint);
+        ALTER TABLE parts ATTACH PARTITION part FOR VALUES FROM (0) TO (100);
+        GRANT SELECT, INSERT, UPDATE ON part TO member_a;
+        INSERT INTO part SELECT n, 0 FROM generate_series(1, 4) n""")  # fmt: skip
+    for balance in (1, 2):
+        answers = await asyncio.gather(
+            *(ask(client, "ann", "PATCH", f"/part?id=eq.{n}", {"balance": balance}, 5) for n in range(1, 5))
+        )
+        assert {one.status_code for one in answers} == {204}, [one.text for one in answers]
+    assert not shared
+
+
 @pytest.mark.parametrize("seed", first(range(3)))
 async def test_nobody_sees_which_way_a_request_has_gone(
     client: httpx.AsyncClient, tables: Database, trips: list[int], monkeypatch: pytest.MonkeyPatch, seed: int

@@ -8,12 +8,12 @@ SELECT
     obj_description(c.oid, 'pg_class') AS description,
     c.relrowsecurity AS row_security,
     -- The versions of all that may run code when a row is written: check_version_v1 compares them.
-    md5(concat_ws(';',
+    encode(sha256(convert_to(concat_ws(';',
         (SELECT string_agg(t.xmin::text, ',' ORDER BY t.oid) FROM pg_catalog.pg_trigger AS t WHERE t.tgrelid = c.oid),
         (SELECT string_agg(i.xmin::text, ',' ORDER BY i.indexrelid) FROM pg_catalog.pg_index AS i WHERE i.indrelid = c.oid),
         (SELECT string_agg(k.xmin::text, ',' ORDER BY k.oid) FROM pg_catalog.pg_constraint AS k WHERE k.conrelid = c.oid),
-        (SELECT string_agg(d.xmin::text, ',' ORDER BY d.oid) FROM pg_catalog.pg_attrdef AS d WHERE d.adrelid = c.oid))) AS version,
-    c.relkind <> 'r' OR c.relhassubclass OR c.relrowsecurity OR EXISTS (
+        (SELECT string_agg(d.xmin::text, ',' ORDER BY d.oid) FROM pg_catalog.pg_attrdef AS d WHERE d.adrelid = c.oid)), 'UTF8')), 'hex') AS version,
+    c.relkind <> 'r' OR c.relhassubclass OR c.relispartition OR c.relrowsecurity OR EXISTS (
         SELECT FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
             AND t.typnamespace <> 'pg_catalog'::regnamespace AND t.typtype <> 'e'

@@ -293,14 +293,19 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
 def size_as_json(kind: BodyType, content: bytes) -> int:
     """Return how many bytes the rows of a body have as JSON, at most. Each row of a CSV gets the names."""
     if kind == "urlencoded":
-        return len(content) + 6 * content.count(b"&")
+        escaped = content.count(b'"') + 3 * content.count(b"%")
+        return _size_as_text(content) + escaped + 6 * (content.count(b"&") + 1) + 4
     if kind != "csv":
         return len(content)
     ends = content.count(b"\n") + content.count(b"\r") - content.count(b"\r\n")
     first = _FIRST.match(content)
     names = first[0] if first else b""
-    escaped = len(content) - len(content.translate(None, _ESCAPED))
-    return len(content) + 5 * escaped + (ends + 1) * (len(names) + 6 * (names.count(b",") + 1))
+    each = _size_as_text(names) + 6 * (names.count(b",") + 1) + 2
+    return _size_as_text(content) + (ends + 1) * each + 2
+
+
+def _size_as_text(part: bytes) -> int:
+    return len(part) + 5 * (len(part) - len(part.translate(None, _ESCAPED)))
 
 
 _FIRST = re.compile(rb'(?:"(?:[^"]|"")*+"|[^"\r\n])*+')
@@ -316,10 +321,10 @@ def read(kind: BodyType, content: bytes, columns: tuple[str, ...] | None, picked
         return parse(content, columns, picked)
     if kind == "csv":
         names, rows = parse_csv(content)
-        return _made(rows, names if columns is None else columns, picked)
+        return _made(rows, names if columns is None else columns, picked, len(names))
     if kind == "urlencoded":
         row = {name: values[-1] for name, values in _named(content).items()}
-        return _made(iter([row]), tuple(row) if columns is None else columns, picked)
+        return _made(iter([row]), tuple(row) if columns is None else columns, picked, len(row))
     raise type_not_acceptable("text/plain" if kind == "text" else "application/octet-stream")
 
 
@@ -392,15 +397,21 @@ def _json(content: bytes, loads: Callable[[bytes], Any] = orjson.loads) -> Any:
         raise _broken("Empty or invalid json") from error
 
 
-def _made(rows: Iterator[Mapping[str, str | None]], columns: Sequence[str], picked: Collection[str]) -> Payload:
-    number, texts, found = 0, [], {name: list[Any]() for name in picked}
-    while some := list(islice(rows, 1 + KEPT // (1 + len(columns)))):
+def _made(
+    rows: Iterator[Mapping[str, str | None]], columns: Sequence[str], picked: Collection[str], width: int
+) -> Payload:
+    """Return rows that each have as many values as the ``width`` says."""
+    number, texts, found = 0, ["["], {name: list[Any]() for name in picked}
+    while some := list(islice(rows, 1 + KEPT // (1 + width))):
+        if number:
+            texts.append(",")
         number += len(some)
         _check_count(number)
         texts.append(orjson.dumps(some)[1:-1].decode())
         for name, values in found.items():
             values.extend(row.get(name) for row in some)
-    return Payload(f"[{','.join(texts)}]", number, tuple(sorted(columns)), None, found)
+    texts.append("]")
+    return Payload("".join(texts), number, tuple(sorted(columns)), None, found)
 
 
 def _check_count(count: int) -> None:

@@ -398,7 +398,7 @@ class FastPath:
             claim=claim,
             may_raise=_may_share_a_raise(write),
             role=role and _acting(lambda: role, role.name, statement, cached, claim),
-            together=None if role is None else statement.together,
+            together=statement.together if role is not None and _writes_one_row(write) else None,
         )
         try:
             row = await self._confirm(asked, claim, self._send(asked, claim), lambda: write.attempts()(resource))
@@ -645,6 +645,10 @@ def _values(claim: Claim, payload: Payload | None) -> dict[str, object]:
         "holder": claim.holder,
         "payload": payload.text if payload else None,
     }
+
+
+def _writes_one_row(write: PlannedWrite) -> bool:
+    return write.payload is None or write.payload.number == 1
 
 
 def _acting(role: Callable[[], Role], name: str, statement: Statement, cached: CachedTable, claim: Claim) -> Role:

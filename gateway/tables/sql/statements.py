@@ -196,10 +196,10 @@ class Statements:
 
         There is none for several if code of the table may read the settings of a request: each has its own.
         """
-        statement = self._write_one(shape)
         if self._named is None or self.table.reads_settings or not _may_be_together(shape, self._named):
-            return statement
-        return replace(statement, together=self._write_together(shape))
+            return self._write_one(shape)
+        # One that goes alone has no settings either.
+        return replace(self._write_one(shape, without_settings=True), together=self._write_together(shape))
 
     def _write_together(self, shape: WriteShape) -> Statement:
         """Return the statement of several writes, each under another resource, which its values name.
@@ -288,7 +288,7 @@ class Statements:
             )
         )
 
-    def _write_one(self, shape: WriteShape) -> Statement:
+    def _write_one(self, shape: WriteShape, *, without_settings: bool = False) -> Statement:
         fence = _fence() if shape.fenced else None
         held = [] if fence is None else [sa.exists(sa.select(fence.c.resource))]
         change = {"PATCH": self._update, "DELETE": self._delete}.get(shape.action, self._insert)(shape, held)
@@ -301,8 +301,11 @@ class Statements:
                 for number, term in enumerate(shape.order)
             ]
             body = document(shape.form, f"{_WRITE}.body", ordered, f"{_WRITE}.line")
+        as_planned = self._as_planned(shape)
         results: list[ColumnElement[Any]] = [
-            _if_asked(self._as_planned(shape)).label("current"),
+            _if_asked(f"{as_planned} AND {same_version(self.table)}" if without_settings else as_planned).label(
+                "current"
+            ),
             sa.func.count().label("touched"),
             body.label("body"),
             sa.func.count().filter(sa.literal_column(f"{_WRITE}.inserted")).label("inserted"),
